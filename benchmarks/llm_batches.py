@@ -44,7 +44,8 @@ from npusim.runtime.session import as_buffer
 
 BEHIND = 1024
 ROUNDS = 30
-_HOST = ("plan_seconds", "start_seconds", "runner_seconds", "choice_seconds")
+_HOST = ("plan_seconds", "start_seconds", "fill_seconds", "send_seconds", "launch_seconds",
+         "runner_seconds", "choice_seconds", "desk_seconds")  # fmt: skip
 BYTES = {None: 2.0, "int8": 1.0, "int4-g32": 0.5 + 2 / 32}  # of a weight
 
 
@@ -221,7 +222,8 @@ def main() -> None:
         print(f"engine, {rows:4}: {spread(gaps)}; {each}", flush=True)
     if args.serving:
         engine = _runtime.Engine(steps.native, steps.device, steps.weights, prefix_cache=False,
-                                 step_seconds=llm_serving.STEP)  # fmt: skip
+                                 step_seconds=llm_serving.STEP,
+                                 max_waiting=llm_serving.ASKED)  # fmt: skip
         llm_serving.report(engine)
         engine.close()
     if args.peers is not None:

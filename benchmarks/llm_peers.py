@@ -131,22 +131,27 @@ class _Npusim:
 
 def _llama(kind: str) -> Peer:
     def prepare(folder: Path) -> None:
-        _write_gguf(folder, kind)
+        write_gguf(folder, kind)
 
-    return Peer("llama_cpp", lambda folder, threads: _Llama(_gguf(folder, kind), threads), prepare)
+    def load(folder: Path, threads: int) -> Model:
+        return _Llama(gguf_path(folder, kind), threads)
+
+    return Peer("llama_cpp", load, prepare)
 
 
-def _gguf(folder: Path, kind: str) -> Path:
+def gguf_path(folder: Path, kind: str) -> Path:
+    """Returns where the weights lie as a GGUF file of such numbers."""
     return folder / f"model-{kind}.gguf"
 
 
-def _write_gguf(folder: Path, kind: str) -> None:
+def write_gguf(folder: Path, kind: str, vocabulary: bool = False) -> None:
+    """Writes the weights as a GGUF file; with a `vocabulary` of words for servers."""
     import gguf
     import torch
     from safetensors import safe_open
 
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(_gguf(folder, kind), "qwen2")
+    writer = gguf.GGUFWriter(gguf_path(folder, kind), "qwen2")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -156,7 +161,10 @@ def _write_gguf(folder: Path, kind: str) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(1000000.0)
     writer.add_vocab_size(VOCAB)
-    writer.add_tokenizer_model("no_vocab")
+    if vocabulary:
+        _add_words(writer)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config["num_hidden_layers"])
     wanted = gguf.GGMLQuantizationType[kind]
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -173,6 +181,20 @@ def _write_gguf(folder: Path, kind: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_words(writer: Any) -> None:
+    import gguf
+    import tokenizers
+
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    words = [*alphabet, "ab", *(f"\u0120{i}" for i in range(VOCAB - len(alphabet) - 1))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.NORMAL] * VOCAB)
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(VOCAB - 1)
 
 
 class _Llama:

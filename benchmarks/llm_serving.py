@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 
 PROMPT, ANSWER = 161, 338  # ShareGPT's mean lengths
+ASKED = 1536  # requests of a throughput
+AT_A_TIME = 512  # of a server's clients: twice as many as run, so that some always wait
 STEP = 0.5  # of an engine of npusim.serve
 PORT = 8765
 
 
-def report(engine: Any, requests: int = 768) -> None:
+def report(engine: Any, requests: int = ASKED) -> None:
     """Prints the figures of an engine that keeps no prefixes."""
     rate, took = offline(engine, requests)
     print(f"offline: {requests} requests of {PROMPT} in, {ANSWER} out: {rate:.0f} tokens a second, "
@@ -124,7 +126,7 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
     if not weights.exists():
         config = configuration(name)
         config.save_pretrained(folder)
-        _save_tokenizer(folder, config.vocab_size)
+        save_tokenizer(folder, config.vocab_size)
         state = seeded_weights(config)
         timed("weights written", lambda: save_file(state, weights))
     server = [sys.executable, "-m", "npusim", "serve", str(program), "--weights", str(folder)]
@@ -139,7 +141,8 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
         print(f"server ready in {time.perf_counter() - start:.2f} s (imports of Python included)")
         told = folder / "load.json"
         client = [sys.executable, "-m", "npusim", "bench", "--json", "--serve", url,
-                  "--num-prompts", str(requests), "--dataset", "sharegpt"]  # fmt: skip
+                  "--num-prompts", str(requests), "--dataset", "sharegpt",
+                  "--max-concurrency", str(AT_A_TIME)]  # fmt: skip
         done = subprocess.run(client, capture_output=True, text=True, check=False)
         told.write_text(done.stdout)
         process.send_signal(signal.SIGTERM)
@@ -149,12 +152,12 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
         return
     found = json.loads(re.search(r"\{.*\}", done.stdout, re.DOTALL).group())  # type: ignore[union-attr]
     found = found.get("result", found)
-    names = ("output_throughput", "request_throughput", "mean_ttft_ms", "median_itl_ms",
-             "p99_itl_ms", "completed", "failed")  # fmt: skip
+    names = ("output_throughput", "request_throughput", "median_ttft_ms", "median_tpot_ms",
+             "median_itl_ms", "p99_itl_ms", "duration", "completed", "failed")  # fmt: skip
     print("server:", ", ".join(f"{n} {found[n]:.1f}" for n in names if found.get(n) is not None))
 
 
-def _save_tokenizer(folder: Path, size: int) -> None:
+def save_tokenizer(folder: Path, size: int) -> None:
     """Writes a tokenizer of so many words, numbers most of them."""
     import tokenizers
 
@@ -182,7 +185,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=("0.5b", "1.5b", "8b"), default="1.5b")
     parser.add_argument("--graphs", type=Path)
-    parser.add_argument("--requests", type=int, default=768)
+    parser.add_argument("--requests", type=int, default=ASKED)
     args = parser.parse_args()
     serve(args.folder, args.model, args.graphs, args.requests)
 

@@ -109,6 +109,7 @@ OPTIONAL: dict[str, set[str]] = {
     "jinja2": {"language_model"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
+    "httptools": {"serve"},
     "httpx": {"serve"},
     "prometheus_client": {"serve"},
     "llguidance": {"serve"},

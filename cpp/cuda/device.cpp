@@ -82,6 +82,8 @@ class CudaDevice final : public Device, public StreamDevice {
     staging_.upload(to.offset, from);
   }
 
+  void upload_all(std::span<const Upload> uploads) override { staging_.upload_all(uploads); }
+
   void download(std::span<std::byte> to, const MemoryRange& from) override {
     staging_.download(to, from.offset);
   }

@@ -13,6 +13,17 @@ constexpr size_t kChunk = size_t{2} << 20;
 constexpr size_t kMostLanes = 6;
 constexpr size_t kChunksPerLane = 2;  // of a copy, before another lane is worth its thread
 
+// Bytes of a chunk that an upload takes, so that the next one lies aligned.
+size_t room_of(const Upload& upload) {
+  constexpr size_t kGranule = 64;
+  return (upload.from.size() + kGranule - 1) / kGranule * kGranule;
+}
+
+// The system is asked once: its answer takes longer than a small copy.
+size_t lanes_of_machine() {
+  return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMostLanes);
+}
+
 }  // namespace
 
 // One copy, shared by the lanes that work on it.
@@ -52,6 +63,23 @@ class Staging::Lane {
     for (EventHandle event : events_) {
       if (event != nullptr) context_.driver().event_destroy(event);
     }
+  }
+
+  // Bytes that fit into a chunk together.
+  Result send_all(std::span<const Upload> uploads) {
+    const Driver& driver = context_.driver();
+    Result result = driver.event_synchronize(events_[next_]);
+    std::byte* at = slot(next_);
+    for (const Upload& each : uploads) {
+      if (result != kSuccess) return result;
+      if (each.from.empty()) continue;
+      std::memcpy(at, each.from.data(), each.from.size());
+      result = driver.copy_to_device(each.to.offset, at, each.from.size(), context_.stream());
+      at += room_of(each);
+    }
+    if (result == kSuccess) result = driver.event_record(events_[next_], context_.stream());
+    next_ ^= 1;
+    return result;
   }
 
   void work(Copy& copy) {
@@ -105,7 +133,8 @@ class Staging::Lane {
   size_t next_ = 0;  // the slot whose last use lies further back
 };
 
-Staging::Staging(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
+Staging::Staging(std::shared_ptr<const Context> context)
+    : context_(std::move(context)), most_lanes_(lanes_of_machine()) {}
 
 Staging::~Staging() {
   const Current current(*context_);
@@ -125,13 +154,39 @@ void Staging::download(std::span<std::byte> to, DeviceAddress from) {
   run(copy);
 }
 
+void Staging::upload_all(std::span<const Upload> uploads) {
+  for (size_t first = 0; first < uploads.size();) {
+    size_t end = first, bytes = 0;
+    while (end < uploads.size() && bytes + room_of(uploads[end]) <= kChunk) {
+      bytes += room_of(uploads[end++]);
+    }
+    if (end == first) {  // larger than a chunk by itself
+      upload(uploads[first].to.offset, uploads[first].from);
+      ++end;
+    } else if (bytes > 0) {
+      upload_together(uploads.subspan(first, end - first));
+    }
+    first = end;
+  }
+}
+
+void Staging::upload_together(std::span<const Upload> uploads) {
+  const std::lock_guard<ForkSafeMutex> locked(turn_);
+  const Current current(*context_);
+  context_->driver().check(lane(0).send_all(uploads), "copy to the device");
+}
+
+// Opens lanes up to that one. The context must be current.
+Staging::Lane& Staging::lane(size_t index) {
+  while (lanes_.size() <= index) lanes_.push_back(std::make_unique<Lane>(context_));
+  return *lanes_[index];
+}
+
 void Staging::run(Copy& copy) {
   const std::lock_guard<ForkSafeMutex> locked(turn_);
-  const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
-  const size_t wanted =
-      std::clamp<size_t>(copy.chunks() / kChunksPerLane, 1, std::min(kMostLanes, cores));
+  const size_t wanted = std::clamp<size_t>(copy.chunks() / kChunksPerLane, 1, most_lanes_);
   const Current current(*context_);
-  while (lanes_.size() < wanted) lanes_.push_back(std::make_unique<Lane>(context_));
+  lane(wanted - 1);
   std::vector<std::thread> threads;
   threads.reserve(wanted);
   try {

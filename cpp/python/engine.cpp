@@ -148,10 +148,16 @@ py::object optional(bool is_there, const auto& make) {
   return is_there ? py::object(make()) : py::none();
 }
 
+py::list tokens_of(const Event& event) {
+  py::list out;
+  for (const int64_t token : event.tokens) out.append(token);
+  return out;
+}
+
 py::tuple tuple_of(const Event& event) {
   const auto ending = [&] { return py::str(std::string(serve::ending_name(*event.ending))); };
   return py::make_tuple(
-      event.request, event.tokens,
+      event.request, tokens_of(event),
       optional(!event.logprobs.empty(), [&] { return records(event.logprobs); }),
       optional(event.prompt_logprobs.has_value(), [&] { return records(*event.prompt_logprobs); }),
       optional(event.ending.has_value(), ending),
@@ -203,7 +209,12 @@ py::dict stats(const ServingEngine& self) {
   put("plan_seconds", of.plan_seconds);
   put("start_seconds", of.start_seconds);
   put("runner_seconds", of.runner_seconds);
+  put("fill_seconds", of.starts.fill);
+  put("send_seconds", of.starts.send);
+  put("launch_seconds", of.starts.launch);
+  put("copies", of.starts.copies);
   put("choice_seconds", of.choice_seconds);
+  put("desk_seconds", of.desk_seconds);
   return out;
 }
 

@@ -54,6 +54,10 @@ void Device::upload(Memory& to, int64_t offset, std::span<const std::byte> from)
   if (!from.empty()) upload(range, from);
 }
 
+void Device::upload_all(std::span<const Upload> uploads) {
+  for (const Upload& each : uploads) upload(each.to, each.from);
+}
+
 void Device::download(std::span<std::byte> to, const Memory& from, int64_t offset) {
   const MemoryRange range = from.range().part(offset, static_cast<int64_t>(to.size()));
   if (!to.empty()) download(to, range);

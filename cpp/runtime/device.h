@@ -73,6 +73,12 @@ class Memory {
   int64_t bytes() const noexcept { return range().bytes; }
 };
 
+// Bytes of the host that are to lie in memory of a device, as many.
+struct Upload {
+  MemoryRange to;
+  std::span<const std::byte> from;
+};
+
 // Bytes of a device on their way to the host.
 class Download {
  public:
@@ -234,6 +240,8 @@ class Device {
   // An upload returns when `from` may change, the others when the bytes have arrived; each is
   // behind all that the device's own queue held before, and in front of all that comes there later.
   virtual void upload(const MemoryRange& to, std::span<const std::byte> from) = 0;
+  // Several that are small, one after the other, for little more than what one costs.
+  virtual void upload_all(std::span<const Upload> uploads);
   virtual void download(std::span<std::byte> to, const MemoryRange& from) = 0;
   virtual void copy(const MemoryRange& to, const MemoryRange& from) = 0;
   // The same from an offset on. Throw Error(kInput) for bytes outside the memory.

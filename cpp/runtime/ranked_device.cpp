@@ -27,6 +27,14 @@ void RankedDevice::upload(const MemoryRange& to, std::span<const std::byte> from
   for (size_t i = 0; i < count; ++i) devices_[i]->upload(RankMemory::on(to, i), from);
 }
 
+void RankedDevice::upload_all(std::span<const Upload> uploads) {
+  std::vector<Upload> own(uploads.begin(), uploads.end());
+  for (size_t rank = 0; rank < devices_.size(); ++rank) {
+    for (size_t i = 0; i < own.size(); ++i) own[i].to = RankMemory::on(uploads[i].to, rank);
+    devices_[rank]->upload_all(own);
+  }
+}
+
 void RankedDevice::download(std::span<std::byte> to, const MemoryRange& from) {
   devices_.front()->download(to, RankMemory::on(from, 0));
 }

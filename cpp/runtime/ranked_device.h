@@ -60,6 +60,7 @@ class RankedDevice : public Device {
   std::shared_ptr<Memory> allocate_unset(int64_t bytes) override;
 
   void upload(const MemoryRange& to, std::span<const std::byte> from) override;
+  void upload_all(std::span<const Upload> uploads) override;
   void download(std::span<std::byte> to, const MemoryRange& from) override;
   void copy(const MemoryRange& to, const MemoryRange& from) override;
 

@@ -281,6 +281,7 @@ bool Batch::start(Step step) {
          .pages =
              std::span(request.table.pages)
                  .first(static_cast<size_t>(pages_of(row.first + row.count, facts_.page_tokens))),
+         .table = request.table.number,
          .wants_scores = row.chooses && row.records == 0 && !row.takes_best,
          .wants_best = row.takes_best,
          .wants_all = row.records > 0});
@@ -296,6 +297,7 @@ bool Batch::start(Step step) {
   }
   start_took_ = now() - started_;
   stats_.start_seconds += start_took_;
+  stats_.starts = runner_->start_times();
   return true;
 }
 
@@ -317,6 +319,7 @@ bool Batch::settle() {
   std::span<const int64_t> best = runner_->best();
   int64_t prompt_tokens = 0;
   bool generates = false;
+  events_.reserve(events_.size() + in_flight_.size());
   for (const Row& row : std::exchange(in_flight_, {})) {
     prompt_tokens += row.count > 1 ? row.count : 0;
     generates |= row.request->has_prompt;

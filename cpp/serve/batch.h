@@ -41,8 +41,10 @@ struct BatchStats {
   int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts; those found in pages
   int64_t stopped = 0, at_length = 0, cancelled = 0, failed = 0;  // requests that ended
   // Of the thread: planning steps, in steps of the runner, starting these (a part of them), and
-  // choosing tokens.
+  // choosing tokens. An engine adds what it takes to hear requests and to tell of steps.
   double plan_seconds = 0, runner_seconds = 0, start_seconds = 0, choice_seconds = 0;
+  double desk_seconds = 0;
+  StartTimes starts;  // what start_seconds went into, as the runner tells
 };
 
 class Batch {

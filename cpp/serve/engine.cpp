@@ -10,7 +10,6 @@
 #include <system_error>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "cpp/platform/forks.h"
@@ -37,6 +36,13 @@ std::chrono::duration<double> at_most(double seconds) {
 }  // namespace
 
 class Engine::Desk {
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kNowhere = SIZE_MAX;
+  struct Known {
+    size_t place = kNowhere;  // of its event, in events_
+    bool has_ended = false;
+  };
+
  public:
   Desk(std::shared_ptr<StepRunner> runner, const EngineOptions& options)
       : batch_(std::move(runner), options.batch),
@@ -51,37 +57,53 @@ class Engine::Desk {
     batch_.check(tokens, options);
     const std::lock_guard lock(mutex_);
     require_open();
-    if (open_.size() >= most_open_) {
-      throw Error(ErrorCode::kBusy, "The queue is full: " + std::to_string(open_.size()) +
+    if (open_ >= most_open_) {
+      throw Error(ErrorCode::kBusy, "The queue is full: " + std::to_string(open_) +
                                         " requests run or wait, as many as may; try again later");
     }
     const RequestId id = ++latest_;
-    open_.insert(id);
+    known_.try_emplace(id);
+    ++open_;
     send({Message::Kind::kSubmit, id, std::move(tokens), std::move(options)});
     return id;
   }
 
   void cancel(RequestId id) {
     const std::lock_guard lock(mutex_);
-    if (open_.erase(id) > 0) send({Message::Kind::kCancel, id});
-    if (const auto place = places_.find(id); place != places_.end()) {
-      events_[place->second] = {};  // number 0: nobody's
-      places_.erase(place);
+    if (const auto found = known_.find(id); found != known_.end()) {
+      const Known& known = found->second;
+      if (!known.has_ended) {
+        --open_;
+        send({Message::Kind::kCancel, id});
+      }
+      if (known.place != kNowhere) {
+        events_[known.place] = {};  // number 0: nobody's
+        --news_;
+      }
+      known_.erase(found);
     }
     has_news_.notify_all();
   }
 
   void allow(RequestId id, TokenMask mask) {
     const std::lock_guard lock(mutex_);
-    if (open_.contains(id))
+    const auto found = known_.find(id);
+    if (found != known_.end() && !found->second.has_ended)
       send({.kind = Message::Kind::kAllow, .id = id, .mask = std::move(mask)});
   }
 
   std::vector<Event> poll(double seconds) {
     std::unique_lock lock(mutex_);
-    has_news_.wait_for(lock, at_most(seconds), [&] { return !places_.empty() || is_closed_; });
-    places_.clear();
+    has_news_.wait_for(lock, at_most(seconds), [&] { return news_ > 0 || is_closed_; });
+    for (const Event& event : events_) {
+      const auto found = known_.find(event.request);
+      if (found == known_.end()) continue;
+      found->second.place = kNowhere;
+      if (found->second.has_ended) known_.erase(found);
+    }
+    news_ = 0;
     std::vector<Event> events = std::exchange(events_, {});
+    lock.unlock();
     std::erase_if(events, [](const Event& event) { return event.request == 0; });
     return events;
   }
@@ -89,7 +111,7 @@ class Engine::Desk {
   BatchStats stats() const {
     const std::lock_guard lock(mutex_);
     BatchStats stats = stats_;
-    stats.waiting = static_cast<int64_t>(open_.size()) - stats.running;
+    stats.waiting = static_cast<int64_t>(open_) - stats.running;
     stats.waiting = std::max<int64_t>(0, stats.waiting);
     return stats;
   }
@@ -97,7 +119,7 @@ class Engine::Desk {
   bool drain(double seconds) {
     std::unique_lock lock(mutex_);
     is_draining_ = true;
-    return has_news_.wait_for(lock, at_most(seconds), [&] { return open_.empty(); });
+    return has_news_.wait_for(lock, at_most(seconds), [&] { return open_ == 0; });
   }
 
   void close() {
@@ -130,14 +152,18 @@ class Engine::Desk {
   // ---- on the engine's thread
   void serve() {
     for (bool has_work = false; take_messages(!has_work);) {
+      const Clock::time_point heard = Clock::now();
       act();
+      desk_took_ += Clock::now() - heard;
       try {
         has_work = batch_.step();
       } catch (const std::exception& error) {  // no memory for the host's side of a step
         batch_.end_all(Error(ErrorCode::kDevice, error.what()));
         has_work = false;
       }
+      const Clock::time_point made = Clock::now();
       tell();
+      desk_took_ += Clock::now() - made;
     }
     act();  // what came last is told of its end, too
     batch_.end_all(Error(ErrorCode::kBusy, "The engine was closed"));
@@ -172,30 +198,65 @@ class Engine::Desk {
     std::vector<Event> events = batch_.take_events();
     const std::lock_guard lock(mutex_);
     stats_ = batch_.stats();
+    stats_.desk_seconds = desk_took_.count();
     failure_ = batch_.failure();
-    for (Event& event : events) {
-      if (!open_.contains(event.request)) continue;  // cancelled meanwhile
-      if (event.is_last()) open_.erase(event.request);
-      const auto [place, is_new] = places_.emplace(event.request, events_.size());
-      if (is_new) {
-        events_.push_back(std::move(event));
+    const bool is_news = !events.empty();
+    if (events_.empty())
+      keep(std::move(events));
+    else
+      for (Event& event : events) tell_of(event);
+    if (is_news) has_news_.notify_all();
+  }
+
+  // What nobody has been told of before stays where it is.
+  void keep(std::vector<Event> events) {
+    events_ = std::move(events);
+    for (size_t place = 0; place < events_.size(); ++place) {
+      Known* const known = hear(events_[place]);
+      if (known == nullptr) {
+        events_[place] = {};
+      } else if (known->place == kNowhere) {
+        known->place = place;
+        ++news_;
       } else {
-        events_[place->second].add(std::move(event));
+        events_[known->place].add(std::exchange(events_[place], {}));
       }
     }
-    if (!events.empty()) has_news_.notify_all();
+  }
+
+  void tell_of(Event& event) {
+    Known* const known = hear(event);
+    if (known == nullptr) return;
+    if (known->place != kNowhere) return events_[known->place].add(std::move(event));
+    known->place = events_.size();
+    events_.push_back(std::move(event));
+    ++news_;
+  }
+
+  // Whose event it is; null for one that was cancelled meanwhile.
+  Known* hear(const Event& event) {
+    const auto found = known_.find(event.request);
+    if (found == known_.end()) return nullptr;
+    if (event.is_last()) {
+      found->second.has_ended = true;
+      --open_;
+    }
+    return &found->second;
   }
 
   Batch batch_;
   const uint64_t most_open_;
   std::vector<Message> taken_;
+  std::chrono::duration<double> desk_took_{0};  // of the thread, but for waiting and steps
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable has_messages_, has_news_;
   std::vector<Message> messages_;
-  std::vector<Event> events_;                     // those of number 0 are nobody's any more
-  std::unordered_map<RequestId, size_t> places_;  // in events_
-  std::unordered_set<RequestId> open_;            // requests that have not ended
+  std::vector<Event> events_;  // those of number 0 are nobody's any more
+  size_t news_ = 0;            // how many of them are somebody's
+  // Requests that have not ended, or whose end nobody has polled.
+  std::unordered_map<RequestId, Known> known_;
+  uint64_t open_ = 0;  // how many of them have not ended
   RequestId latest_ = 0;
   BatchStats stats_;
   std::string failure_;

@@ -60,6 +60,7 @@ void PagedCache::begin(PageTable& table, const PrefixMatch& match) {
   table.entered = static_cast<int64_t>(match.pages.size());
   table.node = match.node;
   table.enters = true;
+  table.number = ++tables_;
 }
 
 void PagedCache::grow(PageTable& table, int64_t tokens) {

@@ -22,6 +22,7 @@ struct PageTable {
   int64_t entered = 0;           // of its pages, those that the index has seen
   PrefixNode node;               // the entry of the last of these
   bool enters = true;            // false: what came before was forgotten, so nothing can follow
+  uint64_t number = 0;           // another one each time that it begins; then pages only come
 };
 
 // The beginning of a request that is in pages already.
@@ -85,7 +86,7 @@ class PagedCache {
   PagePool pool_;
   PrefixIndex index_;
   std::vector<uint64_t> taken_;  // by page: the number of its latest taking
-  uint64_t takings_ = 0;
+  uint64_t takings_ = 0, tables_ = 0;
   std::vector<Page> as_they_were_;  // pages that were taken, and still hold what they did
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -18,25 +19,30 @@
 namespace npusim::serve {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::string_view kStep = "step";
 constexpr std::array<std::string_view, 5> kNames = {"tokens", "positions", "requests", "tables",
                                                     "rows"};
 constexpr std::array<std::string_view, 3> kOutputs = {"logits", "best", "highest"};
-constexpr int64_t kAlignment = 256;  // of inputs that lie one behind the other
+constexpr int64_t kAlignment = 256;        // of inputs that lie one behind the other
+constexpr int64_t kBytesBetween = 16'384;  // that are sent along for less than another copy takes
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // Writes integers as a dtype of 64 or 32 bits; returns how many bytes that took.
-int64_t write_integers(std::span<const int64_t> values, DType dtype, std::byte* to) {
-  const auto count = static_cast<int64_t>(values.size());
-  const int64_t bytes = count * dtype_size(dtype);
+int64_t write_integers(std::span<const int64_t> values, DType dtype, std::span<std::byte> to) {
+  const auto bytes = static_cast<int64_t>(values.size()) * dtype_size(dtype);
+  require(bytes <= static_cast<int64_t>(to.size()), "room for the inputs of a step");
   if (dtype == DType::kInt64) {
-    std::memcpy(to, values.data(), static_cast<size_t>(bytes));
-  } else {
-    const std::vector<int32_t> narrow(values.begin(), values.end());
-    std::memcpy(to, narrow.data(), static_cast<size_t>(bytes));
+    std::memcpy(to.data(), values.data(), static_cast<size_t>(bytes));
+    return bytes;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto narrow = static_cast<int32_t>(values[i]);
+    std::memcpy(to.data() + i * sizeof narrow, &narrow, sizeof narrow);
   }
   return bytes;
 }
@@ -137,7 +143,11 @@ void PagedModel::find_inputs() {
          "method step, tables have no room for the pages of a context");
   expect(sizes_of({facts_.max_step_tokens, facts_.max_requests}).size() == 2,
          "method step does not take any number of rows and requests");
-  tables_ = StepTables(facts_.max_requests, table_length_);
+  entries_ = StepEntries(facts_.max_requests);
+  tables_ = StepTables(facts_.max_requests, table_length_,
+                       kBytesBetween / dtype_size(inputs_[kTables].dtype));
+  staged_.resize(static_cast<size_t>(bytes));
+  bound_inputs_.resize(kInputs);
 }
 
 void PagedModel::find_outputs() {
@@ -145,6 +155,7 @@ void PagedModel::find_outputs() {
   const std::vector<TensorSpec>& specs = method.outputs;
   expect(specs.size() == 1 || specs.size() == kOutputs.size(), "method step has other outputs");
   outputs_.resize(specs.size());
+  bound_outputs_.resize(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
     // One output needs no name.
     outputs_[specs.size() == 1 ? 0 : spec_index(specs, kOutputs.at(i))] = i;
@@ -165,7 +176,9 @@ void PagedModel::find_outputs() {
   expect(best.alloc_shape == each && best.dtype == DType::kInt64 && highest.alloc_shape == each &&
              highest.dtype == logits_dtype_,
          "method step gives no best token for each request");
-  found_ = device_->allocate(facts_.max_requests * (8 + dtype_size(logits_dtype_)) + kAlignment);
+  const int64_t bytes = facts_.max_requests * (8 + dtype_size(logits_dtype_)) + kAlignment;
+  found_ = device_->allocate_watched(bytes);  // read as soon as the step has run
+  if (found_ == nullptr) found_ = device_->allocate(bytes);
   facts_.finds_best = true;
 }
 
@@ -175,12 +188,14 @@ void PagedModel::find_sizes() {
   const size_t told_by = order_.at(method.sizes.told[0].input);
   const size_t requests = told_by == kTables || told_by == kRows ? 0 : 1;  // of the two symbols
   for (const std::vector<int64_t>& values : prepared_values(*program_, method)) {
-    prepared_.push_back({values[1 - requests], values[requests]});
+    const Sizes sizes = {values[1 - requests], values[requests]};
+    prepared_.push_back({sizes, sizes_of(sizes)});
   }
-  std::ranges::sort(prepared_, [](const Sizes& a, const Sizes& b) {
-    return std::pair(a.tokens, a.requests) < std::pair(b.tokens, b.requests);
+  std::ranges::sort(prepared_, [](const Form& a, const Form& b) {
+    return std::pair(a.sizes.tokens, a.sizes.requests) <
+           std::pair(b.sizes.tokens, b.sizes.requests);
   });
-  for (const Sizes& sizes : prepared_) executor_.prepare(method_, sizes_of(sizes));
+  for (const Form& form : prepared_) executor_.prepare(method_, form.symbols);
 }
 
 // The values of the method's symbols for so many rows and requests.
@@ -195,50 +210,63 @@ std::vector<int64_t> PagedModel::sizes_of(const Sizes& sizes) const {
   return symbols_of(program_->methods[method_], given);
 }
 
-PagedModel::Sizes PagedModel::room_for(const Sizes& sizes) const {
-  for (const Sizes& prepared : prepared_) {
-    if (prepared.tokens >= sizes.tokens && prepared.requests >= sizes.requests) return prepared;
+// Of the step's rows, or the least that there is code for and that has room for them.
+void PagedModel::choose_sizes(const StepPlan& plan) {
+  Sizes used{};
+  for (const StepRows& rows : plan.rows) {
+    used.tokens += static_cast<int64_t>(rows.tokens.size());
+    used.requests += rows.entries();
   }
-  return sizes;
+  require(used.tokens <= facts_.max_step_tokens && used.requests <= facts_.max_requests,
+          "no more rows than a step takes");
+  const auto has_room = [&](const Form& form) {
+    return form.sizes.tokens >= used.tokens && form.sizes.requests >= used.requests;
+  };
+  const auto found = std::ranges::find_if(prepared_, has_room);
+  if (found != prepared_.end())
+    form_ = *found;
+  else
+    form_ = {used, sizes_of(used)};
 }
 
-void PagedModel::put_rows(const StepRows& rows) {
-  const auto request = static_cast<int64_t>(inputs_[kRows].values.size());
+// Rows of no request and entries without rows, whose tables nothing reads, fill the step up.
+void PagedModel::choose_entries(const StepPlan& plan) {
+  slots_.clear();
+  for (const StepRows& rows : plan.rows) slots_.push_back(rows.slot);
+  entries_.begin(slots_, form_.sizes.requests, entry_of_);
+  const auto tokens = static_cast<size_t>(form_.sizes.tokens);
+  inputs_[kTokens].values.assign(tokens, 0);
+  inputs_[kPositions].values.assign(tokens, 0);
+  inputs_[kRequests].values.assign(tokens, -1);
+  inputs_[kRows].values.assign(static_cast<size_t>(form_.sizes.requests), -1);
+  filled_ = 0;
+}
+
+void PagedModel::put_rows(const StepRows& rows, int64_t entry) {
   if (!rows.wants_all) {
-    put_entry(rows, 0, rows.tokens.size(), rows.wants_scores || rows.wants_best);
-    if (rows.wants_scores) wanted_.push_back(request);
-    if (rows.wants_best) wanted_best_.push_back(request);
+    put_entry(rows, entry, 0, rows.tokens.size(), rows.wants_scores || rows.wants_best);
+    if (rows.wants_scores) wanted_.push_back(entry);
+    if (rows.wants_best) wanted_best_.push_back(entry);
     return;
   }
   for (size_t i = 0; i < rows.tokens.size(); ++i) {
-    put_entry(rows, i, 1, true);
-    wanted_.push_back(request + static_cast<int64_t>(i));
+    const int64_t own = i == 0 ? entry : entries_.take();
+    put_entry(rows, own, i, 1, true);
+    wanted_.push_back(own);
   }
 }
 
-// Some of a request's rows, as the method's next request.
-void PagedModel::put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted) {
-  const auto request = static_cast<int64_t>(inputs_[kRows].values.size());
-  std::vector<int64_t>& tokens = inputs_[kTokens].values;
-  const std::span<const int64_t> given = rows.tokens.subspan(first, count);
-  tokens.insert(tokens.end(), given.begin(), given.end());
-  for (size_t i = first; i < first + count; ++i) {
-    inputs_[kPositions].values.push_back(rows.first_position + static_cast<int64_t>(i));
-    inputs_[kRequests].values.push_back(request);
+// Some of a request's rows, as an entry of the step.
+void PagedModel::put_entry(const StepRows& rows, int64_t entry, size_t first, size_t count,
+                           bool is_wanted) {
+  for (size_t i = first; i < first + count; ++i, ++filled_) {
+    inputs_[kTokens].values[filled_] = rows.tokens[i];
+    inputs_[kPositions].values[filled_] = rows.first_position + static_cast<int64_t>(i);
+    inputs_[kRequests].values[filled_] = entry;
   }
-  tables_.put(request, rows.pages);
-  inputs_[kRows].values.push_back(is_wanted ? static_cast<int64_t>(tokens.size()) - 1 : -1);
-}
-
-// Rows of no request, requests without rows, whose tables nothing reads.
-void PagedModel::fill_up(const Sizes& sizes) {
-  const auto fill = [&](size_t input, int64_t count, int64_t value) {
-    inputs_[input].values.resize(static_cast<size_t>(count), value);
-  };
-  fill(kTokens, sizes.tokens, 0);
-  fill(kPositions, sizes.tokens, 0);
-  fill(kRequests, sizes.tokens, -1);
-  fill(kRows, sizes.requests, -1);
+  tables_.put(entry, rows.table, rows.pages);
+  if (!is_wanted) return;
+  inputs_[kRows].values[static_cast<size_t>(entry)] = static_cast<int64_t>(filled_) - 1;
 }
 
 void PagedModel::copy_pages(std::span<const PageCopy> copies) {
@@ -251,88 +279,123 @@ void PagedModel::copy_pages(std::span<const PageCopy> copies) {
   }
 }
 
-void PagedModel::upload_tables() {
-  tables_.send([&](int64_t first, std::span<const int64_t> tables) {
-    staged_.resize(tables.size() * sizeof(int64_t));
-    const auto bytes = write_integers(tables, inputs_[kTables].dtype, staged_.data());
-    device_->upload(*given_, first * table_bytes(),
-                    std::span(staged_).first(static_cast<size_t>(bytes)));
-  });
+// Puts integers among what goes to the device, to that byte of its inputs.
+void PagedModel::stage(std::span<const int64_t> values, DType dtype, int64_t to) {
+  const std::span<std::byte> room = std::span(staged_).subspan(staged_bytes_);
+  const std::span<std::byte> bytes =
+      room.first(static_cast<size_t>(write_integers(values, dtype, room)));
+  uploads_.push_back({given_->range().part(to, static_cast<int64_t>(bytes.size())), bytes});
+  staged_bytes_ += bytes.size();
 }
 
-// All inputs but the tables in one copy; where each lies, in the method's order.
-std::vector<Binding> PagedModel::upload() {
-  upload_tables();
-  std::vector<Binding> bindings(kInputs);
-  const int64_t behind = aligned(facts_.max_requests * table_bytes());
-  int64_t at = 0;
-  staged_.resize(static_cast<size_t>(given_->bytes() - behind));
+// The tables where they changed, and behind them all other inputs, in the method's order.
+void PagedModel::stage_all() {
+  uploads_.clear();
+  staged_bytes_ = 0;
+  const DType dtype = inputs_[kTables].dtype;
+  tables_.send([&](int64_t first, std::span<const int64_t> cells) {
+    stage(cells, dtype, first * dtype_size(dtype));
+  });
+  int64_t at = aligned(facts_.max_requests * table_bytes());
+  const int64_t behind = at;
+  const size_t first = staged_bytes_;
   for (size_t i = 0; i < kInputs; ++i) {
     const size_t input = order_[i];
     if (input == kTables) {
-      bindings[i] = given_->range().part(0, sizes_.requests * table_bytes());
+      bound_inputs_[i] = given_->range().part(0, form_.sizes.requests * table_bytes());
       continue;
     }
-    const int64_t bytes =
-        write_integers(inputs_[input].values, inputs_[input].dtype, staged_.data() + at);
-    bindings[i] = given_->range().part(behind + at, bytes);
+    const std::span<std::byte> room =
+        std::span(staged_).subspan(first + static_cast<size_t>(at - behind));
+    const int64_t bytes = write_integers(inputs_[input].values, inputs_[input].dtype, room);
+    bound_inputs_[i] = given_->range().part(at, bytes);
     at += aligned(bytes);
   }
-  device_->upload(*given_, behind, std::span(staged_).first(static_cast<size_t>(at)));
-  return bindings;
+  const auto bytes = static_cast<size_t>(at - behind);
+  uploads_.push_back(
+      {given_->range().part(behind, at - behind), std::span(staged_).subspan(first, bytes)});
+}
+
+void PagedModel::place_outputs() {
+  const int64_t requests = form_.sizes.requests, each = dtype_size(logits_dtype_);
+  std::array<Binding, kOutputs.size()> places;
+  places[0] = logits_->range().part(0, requests * facts_.vocab_size * each);
+  if (found_ != nullptr) {
+    places[1] = found_->range().part(0, requests * 8);
+    places[2] = found_->range().part(aligned(requests * 8), requests * each);
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) bound_outputs_[i] = places.at(outputs_[i]);
 }
 
 void PagedModel::start(const StepPlan& plan) {
+  const auto begins = Clock::now();
+  fill(plan);
+  const auto filled = Clock::now();
+  send();
+  const auto sent = Clock::now();
+  executor_.enqueue(method_, bound_inputs_, bound_outputs_, weights_.get(), state_.get(), 0,
+                    form_.symbols);
+  const auto seconds = [](Clock::duration took) {
+    return std::chrono::duration<double>(took).count();
+  };
+  start_times_.fill += seconds(filled - begins);
+  start_times_.send += seconds(sent - filled);
+  start_times_.launch += seconds(Clock::now() - sent);
+  start_times_.copies += static_cast<int64_t>(uploads_.size());
+}
+
+void PagedModel::send() {
+  try {
+    device_->upload_all(uploads_);
+  } catch (...) {
+    tables_.forget();
+    throw;
+  }
+}
+
+void PagedModel::fill(const StepPlan& plan) {
   wanted_.clear();
   wanted_best_.clear();
-  for (Input& input : inputs_) input.values.clear();
   tables_.begin();
-  for (const StepRows& rows : plan.rows) put_rows(rows);
-  const Sizes used = {static_cast<int64_t>(inputs_[kTokens].values.size()),
-                      static_cast<int64_t>(inputs_[kRows].values.size())};
-  require(used.tokens <= facts_.max_step_tokens && used.requests <= facts_.max_requests,
-          "no more rows than a step takes");
-  sizes_ = room_for(used);
-  fill_up(sizes_);
+  choose_sizes(plan);
+  choose_entries(plan);
+  for (size_t i = 0; i < plan.rows.size(); ++i) put_rows(plan.rows[i], entry_of_[i]);
   copy_pages(plan.copies);
-  const std::vector<Binding> inputs = upload();
-  const int64_t vocabulary = facts_.vocab_size * dtype_size(logits_dtype_);
-  std::array<Binding, kOutputs.size()> places;
-  places[0] = logits_->range().part(0, sizes_.requests * vocabulary);
-  if (found_ != nullptr) {
-    places[1] = found_->range().part(0, sizes_.requests * 8);
-    places[2] = found_->range().part(aligned(sizes_.requests * 8),
-                                     sizes_.requests * dtype_size(logits_dtype_));
-  }
-  std::vector<Binding> outputs;
-  for (const size_t output : outputs_) outputs.push_back(places.at(output));
-  executor_.enqueue(method_, inputs, outputs, weights_.get(), state_.get(), 0, sizes_of(sizes_));
+  stage_all();
+  place_outputs();
 }
 
 std::span<const float> PagedModel::finish() {
   executor_.settle(method_);
   scores_.clear();
   best_.clear();
-  for (const int64_t request : wanted_) {
-    const std::span<const float> row = scores_of(request);
+  for (const int64_t entry : wanted_) {
+    const std::span<const float> row = scores_of(entry);
     scores_.insert(scores_.end(), row.begin(), row.end());
   }
-  if (wanted_best_.empty()) return scores_;
-  const auto count = static_cast<size_t>(sizes_.requests);
-  const auto behind = static_cast<size_t>(aligned(sizes_.requests * 8));
-  const size_t bytes = count * static_cast<size_t>(dtype_size(logits_dtype_));
-  raw_.resize(behind + bytes);
-  device_->download(raw_, *found_, 0);
-  highest_.resize(count);
-  convert_floats(std::span(raw_).subspan(behind), logits_dtype_,
-                 std::as_writable_bytes(std::span(highest_)), DType::kFloat32);
-  std::vector<int64_t> tokens(count);
-  std::memcpy(tokens.data(), raw_.data(), count * sizeof(int64_t));
-  for (const int64_t request : wanted_best_) {
-    const auto at = static_cast<size_t>(request);
-    best_.push_back(best_of(request, tokens[at], highest_[at]));
-  }
+  if (!wanted_best_.empty()) find_best();
   return scores_;
+}
+
+void PagedModel::find_best() {
+  const auto count = static_cast<size_t>(form_.sizes.requests);
+  const auto behind = static_cast<size_t>(aligned(form_.sizes.requests * 8));
+  const size_t bytes = count * static_cast<size_t>(dtype_size(logits_dtype_));
+  const std::byte* found = found_->host();
+  if (found == nullptr) {
+    raw_.resize(behind + bytes);
+    device_->download(raw_, *found_, 0);
+    found = raw_.data();
+  }
+  highest_.resize(count);
+  convert_floats({found + behind, bytes}, logits_dtype_,
+                 std::as_writable_bytes(std::span(highest_)), DType::kFloat32);
+  found_tokens_.resize(count);
+  std::memcpy(found_tokens_.data(), found, count * sizeof(int64_t));
+  for (const int64_t entry : wanted_best_) {
+    const auto at = static_cast<size_t>(entry);
+    best_.push_back(best_of(entry, found_tokens_[at], highest_[at]));
+  }
 }
 
 // The scores of a request of the step.

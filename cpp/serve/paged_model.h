@@ -27,6 +27,7 @@
 
 #include "cpp/runtime/executor.h"
 #include "cpp/runtime/metadata.h"
+#include "cpp/serve/step_entries.h"
 #include "cpp/serve/step_runner.h"
 #include "cpp/serve/step_tables.h"
 
@@ -44,6 +45,7 @@ class PagedModel : public StepRunner {
   void start(const StepPlan& plan) override;
   std::span<const float> finish() override;
   std::span<const int64_t> best() const override { return best_; }
+  StartTimes start_times() const override { return start_times_; }
 
  private:
   // An input of the method, as it is filled for a step; of the tables the dtype alone.
@@ -59,6 +61,11 @@ class PagedModel : public StepRunner {
   struct Sizes {
     int64_t tokens, requests;
   };
+  // What there is device code for.
+  struct Form {
+    Sizes sizes;
+    std::vector<int64_t> symbols;  // the values of the method's
+  };
   enum : size_t { kTokens, kPositions, kRequests, kTables, kRows, kInputs };
 
   void check_facts(const LanguageModelFacts& facts);
@@ -66,17 +73,21 @@ class PagedModel : public StepRunner {
   void find_inputs();
   void find_outputs();
   void find_sizes();
-  void put_rows(const StepRows& rows);
-  void put_entry(const StepRows& rows, size_t first, size_t count, bool is_wanted);
-  void fill_up(const Sizes& sizes);
+  void fill(const StepPlan& plan);
+  void choose_sizes(const StepPlan& plan);
+  void choose_entries(const StepPlan& plan);
+  void put_rows(const StepRows& rows, int64_t entry);
+  void put_entry(const StepRows& rows, int64_t entry, size_t first, size_t count, bool is_wanted);
   void copy_pages(std::span<const PageCopy> copies);
   int64_t table_bytes() const noexcept {
     return table_length_ * dtype_size(inputs_[kTables].dtype);
   }
-  void upload_tables();
-  std::vector<Binding> upload();
+  void stage(std::span<const int64_t> values, DType dtype, int64_t to);
+  void stage_all();
+  void send();
+  void place_outputs();
+  void find_best();
   std::vector<int64_t> sizes_of(const Sizes& sizes) const;
-  Sizes room_for(const Sizes& sizes) const;
   std::span<const float> scores_of(int64_t request);
   int64_t best_of(int64_t request, int64_t token, float highest);
 
@@ -92,17 +103,24 @@ class PagedModel : public StepRunner {
   std::vector<Input> inputs_;      // by the names above
   std::vector<size_t> order_;      // of the method's inputs: which of these each is
   std::shared_ptr<Memory> given_;  // all inputs of a step, the tables first
-  std::vector<std::byte> staged_;  // the others on the host
+  std::vector<std::byte> staged_;  // what of them goes to the device
+  size_t staged_bytes_ = 0;
+  std::vector<Upload> uploads_;
+  size_t filled_ = 0;  // rows, so far
+  StepEntries entries_;
   StepTables tables_;
-  std::vector<Sizes> prepared_;  // that there is device code for, ascending; none: all
+  std::vector<Form> prepared_;  // by sizes, ascending; none: all sizes will do
   DType logits_dtype_{};
-  std::shared_ptr<Memory> logits_, found_;     // found_: best, and behind them highest
-  std::vector<size_t> outputs_;                // of the method: 0 logits, 1 best, 2 highest
-  Sizes sizes_{};                              // of the step that runs
+  std::shared_ptr<Memory> logits_, found_;  // found_: best, and behind them highest
+  std::vector<size_t> outputs_;             // of the method: 0 logits, 1 best, 2 highest
+  StartTimes start_times_;
+  Form form_;                              // of the step that runs
+  std::vector<int64_t> slots_, entry_of_;  // of its rows, in the plan's order
+  std::vector<Binding> bound_inputs_, bound_outputs_;
   std::vector<int64_t> wanted_, wanted_best_;  // and its requests with scores, with a best token
   std::vector<std::byte> raw_;
   std::vector<float> row_, scores_, highest_;
-  std::vector<int64_t> best_;
+  std::vector<int64_t> found_tokens_, best_;
 };
 
 }  // namespace npusim::serve

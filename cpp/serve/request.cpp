@@ -8,7 +8,7 @@ void Event::add(Event later) {
   const auto append = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
-  append(tokens, later.tokens);
+  tokens.append(later.tokens);
   append(logprobs, later.logprobs);
   if (later.prompt_logprobs) prompt_logprobs = std::move(later.prompt_logprobs);
   ending = later.ending;

@@ -13,6 +13,7 @@
 #include "cpp/runtime/sampler.h"
 #include "cpp/serve/page_pool.h"
 #include "cpp/serve/prefix_index.h"
+#include "cpp/serve/token_list.h"
 
 namespace npusim::serve {
 
@@ -56,7 +57,7 @@ constexpr std::string_view ending_name(Ending ending) {
 // What happened to a request since its last event. One with an ending or an error is the last.
 struct Event {
   RequestId request = 0;
-  std::vector<int64_t> tokens = {};
+  TokenList tokens = {};
   std::vector<TokenLogprob> logprobs = {};  // one a token, where they were asked for
   // All together, with the first token or the ending, where they were asked for.
   std::optional<std::vector<TokenLogprob>> prompt_logprobs = {};

@@ -31,9 +31,10 @@ struct StepRows {
   std::span<const int64_t> tokens;  // one at least
   int64_t first_position;           // of the first of them; those before are in the pages
   std::span<const Page> pages;      // of all positions up to the last of these
-  bool wants_scores;                // of the token after the last one
-  bool wants_best = false;          // the token of the highest of these scores, instead of them
-  bool wants_all = false;           // the scores behind each token, instead of them
+  uint64_t table = 0;  // one that has the same number, not 0, has these pages or begins with them
+  bool wants_scores = false;  // of the token after the last one
+  bool wants_best = false;    // the token of the highest of these scores, instead of them
+  bool wants_all = false;     // the scores behind each token, instead of them
 
   // Of max_requests, those that the rows take: scores are given an entry.
   int64_t entries() const noexcept { return wants_all ? static_cast<int64_t>(tokens.size()) : 1; }
@@ -51,6 +52,13 @@ struct StepPlan {
   std::vector<PageCopy> copies = {};
 };
 
+// Of all starts of a runner, in seconds: filling a step's inputs, sending them in so many copies,
+// and handing the step to the device.
+struct StartTimes {
+  double fill = 0, send = 0, launch = 0;
+  int64_t copies = 0;
+};
+
 // Steps run in the order of start, each after the one before. One thread at a time.
 class StepRunner {
  public:
@@ -65,6 +73,7 @@ class StepRunner {
   // Of the step that was finished: the tokens of rows that want the best one, in the plan's order;
   // the first of equal ones, NaN never, -1 where no score is above -inf. Valid as scores are.
   virtual std::span<const int64_t> best() const { return {}; }
+  virtual StartTimes start_times() const { return {}; }
 };
 
 }  // namespace npusim::serve

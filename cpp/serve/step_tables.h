@@ -1,7 +1,8 @@
 // The tables of a step's requests as the device has them: of a step that continues few pages are
-// new, so only rows that changed go there.
+// new, so only what changed goes there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,42 +14,50 @@ namespace npusim::serve {
 class StepTables {
  public:
   StepTables() = default;
-  StepTables(int64_t requests, int64_t length);
+  // `apart`: how many cells between two that changed go along, because another copy takes longer.
+  StepTables(int64_t entries, int64_t length, int64_t apart);
 
-  // Begins a step; then the pages of its requests 0, 1, 2, … are put.
+  // Begins a step; then the tables of its entries are put, in any order, each once. Tables with the
+  // same number, unless it is 0, begin with the same pages.
   void begin() { changed_.clear(); }
-  void put(int64_t request, std::span<const Page> pages);
+  void put(int64_t entry, uint64_t number, std::span<const Page> pages);
 
-  // Calls send(first request, its table and those of the requests behind) for runs of tables that
-  // changed. What it throws goes on, and all of them are sent again when they are put next.
+  // Calls send(first cell, pages from there on) for runs of cells that changed, ascending. What it
+  // throws goes on, and all of them are sent again when they are put next.
   template <typename Send>
   void send(const Send& send) {
-    for (size_t i = 0; i < changed_.size();) {
-      size_t last = i;
-      while (last + 1 < changed_.size() &&
-             changed_[last + 1].request - changed_[last].request <= kMostApart) {
-        ++last;
-      }
-      const int64_t first = changed_[i].request, end = changed_[last].request + 1;
-      send(first,
-           std::span<const int64_t>(tables_).subspan(static_cast<size_t>(first * length_),
-                                                     static_cast<size_t>((end - first) * length_)));
-      i = last + 1;
+    for (const Run& run : runs()) {
+      send(run.first,
+           std::span<const int64_t>(cells_).subspan(static_cast<size_t>(run.first),
+                                                    static_cast<size_t>(run.end - run.first)));
     }
-    for (const Changed& of : changed_) counts_[static_cast<size_t>(of.request)] = of.pages;
+    for (const Changed& of : changed_) known_[static_cast<size_t>(of.entry)] = of.becomes;
   }
 
- private:
-  static constexpr int64_t kMostApart = 8;  // tables between two that go together
-  static constexpr int64_t kUnknown = -1;
-  struct Changed {
-    int64_t request, pages;
-  };
+  // What was sent has not arrived, or nobody knows: all is sent again.
+  void forget() { std::ranges::fill(known_, Known{}); }
 
-  int64_t length_ = 0;
-  std::vector<int64_t> tables_;
-  std::vector<int64_t> counts_;  // pages of each that the device has; or kUnknown
+ private:
+  // What the device has of an entry.
+  struct Known {
+    uint64_t number = 0;  // 0: nothing that is known
+    int64_t pages = 0;
+  };
+  struct Run {
+    int64_t first, end;
+  };
+  struct Changed {
+    int64_t entry;
+    Known becomes;
+    Run cells;
+  };
+  std::span<const Run> runs();
+
+  int64_t length_ = 0, apart_ = 0;
+  std::vector<int64_t> cells_;  // of all tables; kNoPage behind each one's pages
+  std::vector<Known> known_;    // by entry
   std::vector<Changed> changed_;
+  std::vector<Run> runs_;
 };
 
 }  // namespace npusim::serve

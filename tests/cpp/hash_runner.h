@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -48,11 +49,13 @@ class HashRunner : public serve::StepRunner {
   }
 
   std::span<const float> finish() override {
+    if (at_finish) at_finish();
     if (steps_ - 1 == fails_at_finish) fail();
     if (facts_.is_asynchronous) run();
     return scores_;
   }
 
+  std::function<void()> at_finish;                    // called when a step is waited for
   int64_t fails_at_start = -1, fails_at_finish = -1;  // the number of a step
   bool fails_always = false;
   int64_t most_tokens = 0, most_rows = 0;  // 0: what the facts say

@@ -484,6 +484,49 @@ void lets_nobody_wait_for_ever() {
   check(ended_before == 1 + kPatience, "the one that ran, and those that may overtake it");
 }
 
+// A page a token: which pages are taken says how far the plans are.
+void plans_a_step_while_the_one_before_runs() {
+  for (const bool is_asynchronous : {false, true}) {
+    RunnerFacts facts = facts_of_tests();
+    facts.page_tokens = 1;
+    facts.is_asynchronous = is_asynchronous;
+    Served served(facts);
+    Tokens taken;
+    served.runner->at_finish = [&] {
+      const BatchStats stats = served.batch.stats();
+      taken.push_back(stats.pages - stats.free_pages);
+    };
+    served.batch.submit(1, {7}, asking(5));
+    served.run();
+    const Tokens ahead = {2, 3, 4, 5, 5}, behind = {1, 2, 3, 4, 5};
+    check(taken == (is_asynchronous ? ahead : behind), "the pages of the step that comes next");
+  }
+}
+
+// Of few tokens, of many, and of none: as a vector has them.
+void lists_hold_tokens() {
+  for (int64_t count = 0; count < 9; ++count) {
+    TokenList list;
+    Tokens same;
+    for (int64_t i = 0; i < count; ++i) {
+      list.push_back(i + 40);
+      same.push_back(i + 40);
+    }
+    check(list == same && list.size() == same.size() && list.empty() == same.empty(), "equal");
+    TokenList copied = list, moved = std::move(list);
+    check(list.empty() && moved == same && copied == same, "moved and copied");
+    moved.append(copied);
+    same.insert(same.end(), copied.begin(), copied.end());
+    check(moved == same, "one behind the other");
+    list = std::move(moved);
+    list.push_back(7);
+    same.push_back(7);
+    check(list == same && moved.empty(), "and on");
+    moved.push_back(1);
+    check(moved == Tokens{1}, "what was moved from is as new");
+  }
+}
+
 void cancels_at_once() {
   for (const bool is_asynchronous : {false, true}) {
     RunnerFacts facts = facts_of_tests();
@@ -530,6 +573,8 @@ int main() {
   follows_nobody_who_has_ended();
   scores_prompts_in_few_steps();
   lets_nobody_wait_for_ever();
+  plans_a_step_while_the_one_before_runs();
+  lists_hold_tokens();
   cancels_at_once();
   return exit_code();
 }

@@ -98,6 +98,40 @@ void copies_of_every_size_arrive() {
   stub.set("fail cuMemcpyHtoDAsync", 0);
 }
 
+// Through one pinned buffer where they fit, so that nothing waits between them.
+void small_uploads_go_together() {
+  const auto device = cuda();
+  const auto memory = put(*device, Floats(10));
+  const Floats values = {1, 2, 3, 4, 5};
+  const auto bytes = std::as_bytes(std::span(values));
+  const auto at = [&](int64_t first, size_t count) {
+    return Upload{memory->range().part(first * 4, static_cast<int64_t>(count) * 4),
+                  bytes.first(count * 4)};
+  };
+  const int copies = stub.calls("cuMemcpyHtoDAsync"), events = stub.calls("cuEventRecord");
+  const int waits = stub.calls("cuEventSynchronize");
+  device->upload_all(std::vector<Upload>{at(0, 2), at(4, 0), at(7, 3), at(1, 1)});
+  check(get(*device, *memory) == Floats{1, 1, 0, 0, 0, 0, 0, 1, 2, 3},
+        "each at its place, in order");
+  check(stub.calls("cuMemcpyHtoDAsync") == copies + 3, "a copy each");
+  // One of each is the download's that looks.
+  check(stub.calls("cuEventRecord") == events + 2 && stub.calls("cuEventSynchronize") == waits + 2,
+        "one event for all");
+  Floats large((5 << 20) / 4, 6);
+  large.back() = 7;
+  const auto room = device->allocate(static_cast<int64_t>(large.size()) * 4);
+  device->upload_all(
+      std::vector<Upload>{at(0, 5), {room->range(), std::as_bytes(std::span(large))}, at(5, 5)});
+  check(
+      get(*device, *room) == large && get(*device, *memory) == Floats{1, 2, 3, 4, 5, 1, 2, 3, 4, 5},
+      "what is larger than the buffer, between others");
+  device->upload_all({});
+  stub.set("fail cuMemcpyHtoDAsync", 700);
+  check_refused(ErrorCode::kDevice, "could not copy to the device",
+                [&] { device->upload_all(std::vector<Upload>{at(0, 1)}); });
+  stub.set("fail cuMemcpyHtoDAsync", 0);
+}
+
 void downloads_wait_for_what_is_asked_for() {
   const auto device = cuda();
   const std::shared_ptr<Memory> one = put(*device, {1, 2}), two = put(*device, {3, 4});
@@ -293,6 +327,7 @@ int main() {
   memory_is_zeroed_and_given_back();
   what_was_lent_is_freed_when_nothing_runs();
   copies_of_every_size_arrive();
+  small_uploads_go_together();
   downloads_wait_for_what_is_asked_for();
   runs_as_one_graph();
   observes_command_by_command();

@@ -39,47 +39,121 @@ Tokens sums(Tokens tokens, int64_t count) {
   return made;
 }
 
-// Runs of tables as they are sent: the first request of each, and how many.
+// Runs of cells as they are sent: the first of each, and how many.
 using Runs = std::vector<std::pair<int64_t, size_t>>;
 
-void sends_tables_that_changed() {
-  StepTables tables(40, 3);
-  Runs runs;
-  std::vector<int64_t> there(120, 99);  // what the device has
-  const auto step = [&](const std::vector<std::vector<Page>>& given) {
+// A table of a step: its number, and its pages.
+struct Given {
+  uint64_t number;
+  std::vector<Page> pages;
+};
+
+// What a device has of 40 tables of three cells; two cells between two that changed go along.
+class Tables {
+ public:
+  void put(const std::vector<Given>& given) {
     runs.clear();
-    tables.begin();
-    for (size_t i = 0; i < given.size(); ++i) tables.put(static_cast<int64_t>(i), given[i]);
-    tables.send([&](int64_t first, std::span<const int64_t> sent) {
-      runs.emplace_back(first, sent.size() / 3);
-      std::ranges::copy(sent, there.begin() + first * 3);
-    });
-  };
-  std::vector<std::vector<Page>> given(40, {1, 2});
-  step(given);
-  check(runs == Runs{{0, 40}} && there[117] == 1 && there[119] == kNoPage, "all at first");
-  step(given);
-  check(runs.empty(), "nothing is new");
-  given[3] = {1, 2, 7};
-  given[5] = {1};
-  given[30] = {};
-  step(given);
-  check(runs == Runs{{3, 3}, {30, 1}}, "those near each other go together");
-  check(there[11] == 7 && there[15] == 1 && there[16] == kNoPage && there[90] == kNoPage,
-        "as they were put");
-  given.resize(4);
-  given[0] = {4, 5, 6, 7};
-  step(given);
-  check(runs == Runs{{0, 1}} && there[2] == 6 && there[3] == 1, "as many as a table names");
-  given[0] = {2, 1};
-  tables.begin();
-  tables.put(0, given[0]);
-  try {
-    tables.send([](int64_t, std::span<const int64_t>) { throw std::runtime_error("lost"); });
-  } catch (const std::runtime_error&) {
+    tables_.begin();
+    for (size_t i = given.size(); i > 0; --i) {  // in any order
+      tables_.put(static_cast<int64_t>(i - 1), given[i - 1].number, given[i - 1].pages);
+    }
   }
-  step(given);
-  check(runs == Runs{{0, 1}} && there[0] == 2, "what was lost is sent again");
+  void send() {
+    tables_.send([&](int64_t first, std::span<const int64_t> sent) {
+      runs.emplace_back(first, sent.size());
+      std::ranges::copy(sent, there.begin() + first);
+    });
+  }
+  void forget() { tables_.forget(); }
+  void lose() {
+    try {
+      tables_.send([](int64_t, std::span<const int64_t>) { throw std::runtime_error("lost"); });
+    } catch (const std::runtime_error&) {
+    }
+  }
+
+  Runs runs;
+  std::vector<int64_t> there = std::vector<int64_t>(120, 99);
+
+ private:
+  StepTables tables_{40, 3, 2};
+};
+
+void sends_tables_that_changed() {
+  Tables tables;
+  std::vector<Given> given;
+  for (uint64_t i = 1; i <= 40; ++i) given.push_back({i, {1, 2}});
+  const auto step = [&] {
+    tables.put(given);
+    tables.send();
+  };
+  step();
+  check(tables.runs == Runs{{0, 120}} && tables.there[117] == 1 && tables.there[119] == kNoPage,
+        "all at first");
+  step();
+  check(tables.runs.empty(), "nothing is new");
+  given[3].pages = {1, 2, 7};
+  given[5] = {50, {1}};
+  given[30] = {51, {}};
+  step();
+  check(tables.runs == Runs{{11, 1}, {15, 3}, {90, 3}}, "new pages, and tables of others");
+  check(tables.there[11] == 7 && tables.there[15] == 1 && tables.there[16] == kNoPage &&
+            tables.there[90] == kNoPage,
+        "as they were put");
+  given[3].pages = {1, 2};
+  step();
+  check(tables.runs.empty(), "what the device has of a table may be more");
+}
+
+void sends_what_lies_between_and_what_was_lost() {
+  Tables tables;
+  std::vector<Given> given(6, {0, {1, 2}});
+  const auto step = [&] {
+    tables.put(given);
+    tables.send();
+  };
+  for (uint64_t i = 0; i < 6; ++i) given[i].number = i + 1;
+  step();
+  given[1].pages = given[2].pages = {1, 2, 3};
+  step();
+  check(tables.runs == Runs{{5, 4}} && tables.there[6] == 1 && tables.there[8] == 3,
+        "those near each other go together");
+  given.resize(1);
+  given[0] = {7, {4, 5, 6, 7}};
+  step();
+  check(tables.runs == Runs{{0, 3}} && tables.there[2] == 6 && tables.there[3] == 1,
+        "as many as a table names");
+  given[0] = {8, {2, 1}};
+  tables.put(given);
+  tables.lose();
+  step();
+  check(tables.runs == Runs{{0, 3}} && tables.there[0] == 2, "what was lost is sent again");
+  tables.forget();
+  step();
+  check(tables.runs == Runs{{0, 3}}, "so is what nobody knows of");
+  given[0].number = 0;
+  step();
+  step();
+  check(tables.runs == Runs{{0, 3}}, "a table without a number may be another each time");
+}
+
+void keeps_entries_of_requests() {
+  StepEntries entries(8);
+  std::vector<int64_t> made;
+  const auto step = [&](const std::vector<int64_t>& slots, int64_t room) {
+    entries.begin(slots, room, made);
+    return made;
+  };
+  using Entries = std::vector<int64_t>;
+  check(step({5, 6, 7, 0}, 8) == Entries{0, 1, 2, 3}, "the lowest at first");
+  check(step({0, 7, 5}, 8) == Entries{3, 2, 0}, "everybody keeps its own, whoever has gone");
+  check(step({1, 0, 7, 5}, 8) == Entries{1, 3, 2, 0}, "who comes takes what is left");
+  check(step({1, 0}, 2) == Entries{1, 0}, "and moves where the step has no room");
+  check(step({0, 5}, 2) == Entries{0, 1} && step({5, 7}, 3) == Entries{1, 2},
+        "what another one has had since is its own");
+  check(step({5, 7}, 4) == Entries{1, 2} && entries.take() == 0 && entries.take() == 3,
+        "more of a request take what is left");
+  check(step({3, 7, 5}, 4) == Entries{0, 2, 1}, "and are nobody's afterwards");
 }
 
 // More requests than run at a time, longer than the pages hold together, with beginnings in common.
@@ -174,6 +248,8 @@ void refuses_pages_that_are_not_there() {
 int main() {
   using namespace npusim::tests;
   sends_tables_that_changed();
+  sends_what_lies_between_and_what_was_lost();
+  keeps_entries_of_requests();
   serves(cpu(), false);
   serves(std::make_shared<UnifiedDevice>(cpu(), UnifiedDevice::Options{}), true);
   serves(std::make_shared<QueueDevice>(), true);

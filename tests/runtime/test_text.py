@@ -131,6 +131,9 @@ def test_the_pieces_of_any_tokens_are_their_text(tmp_path: Path, seed: int) -> N
     stream = TextStream(tokenizer)
     pieces = [stream.push(token) for token in tokens]
     assert "".join(pieces) + stream.finish() == tokenizer.decode(tokens)
+    stream = TextStream(tokenizer)
+    parts = [stream.push_all(tokens[at : at + seed + 1]) for at in range(0, len(tokens), seed + 1)]
+    assert "".join(parts) + stream.finish() == tokenizer.decode(tokens)
 
 
 def test_words_keep_their_spaces(tmp_path: Path) -> None:
@@ -201,3 +204,16 @@ def test_end_of_text_from_generation_config(folder: Path, tmp_path: Path) -> Non
         config.write_text(wrong)
         with pytest.raises(npusim.Error, match="generation_config"):
             load()
+
+
+def test_tokens_that_stand_for_bytes_read_as_their_tokenizer_has_it(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(save_tokenizer(tmp_path)))
+    backend.add_tokens(["a b", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}x", "é世"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    for token in range(tokenizer.size + 1):
+        stream = TextStream(tokenizer)
+        assert stream.push_all([token, 0]) + stream.finish() == tokenizer.decode([token, 0])
+    tokens = np.random.default_rng(1).integers(0, tokenizer.size + 1, 500).tolist()
+    stream = TextStream(tokenizer)
+    assert stream.push_all(tokens) + stream.finish() == tokenizer.decode(tokens)

@@ -30,6 +30,7 @@ SIZES = StepSizes(page_tokens=16, max_step_tokens=64, max_requests=16, pages=48)
 NEXT = successors()
 _CLIENTS = 8  # at a time
 _QUEUE = 10_000
+_AT_REST = 3  # seconds in which a server that does nothing has given memory back
 _LINGER = struct.pack("ii", 1, 0)  # a connection that is closed is reset
 
 
@@ -72,6 +73,7 @@ class Server:
             if time.monotonic() > until:
                 raise AssertionError(f"something is left: {left}")
             time.sleep(0.05)
+        time.sleep(_AT_REST)
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1])
         return pages * resource.getpagesize() // 1024
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npusim.errors import Error
 from npusim.files import printable_path, reads
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
-from npusim.partition.plan import PartitionPlan
-from npusim.partition.plan_file import LAYOUT
 from npusim.program.container import MAGIC
 from npusim.program.program import CompiledProgram, TensorSpec
+
+if TYPE_CHECKING:
+    from npusim.partition.plan import PartitionPlan
 
 
 def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
@@ -21,6 +23,10 @@ def open_artifact(path: Path) -> Graph | CompiledProgram | PartitionPlan:
         start = file.read(64)
     if start.startswith(MAGIC[:5]):  # enough to know what it means to be; the loader checks all
         return CompiledProgram.load(path)
+    # With it comes the compiler, which a server of programs does not need.
+    from npusim.partition.plan import PartitionPlan
+    from npusim.partition.plan_file import LAYOUT
+
     if start.startswith(LAYOUT.magic[:5]):
         return PartitionPlan.load(path)
     if start.lstrip().startswith(b"{"):
@@ -60,11 +66,9 @@ def open_runnable(path: Path) -> CompiledProgram | PartitionPlan:
 def open_program(path: Path) -> CompiledProgram:
     """Loads a program; Error when the file holds something else."""
     artifact = open_runnable(path)
-    if isinstance(artifact, PartitionPlan):
-        raise Error(
-            f"{path} is a partition plan, not one program.", hint=f"Run it: npusim run {path}"
-        )
-    return artifact
+    if isinstance(artifact, CompiledProgram):
+        return artifact
+    raise Error(f"{path} is a partition plan, not one program.", hint=f"Run it: npusim run {path}")
 
 
 def plan_specs(plan: PartitionPlan) -> list[TensorSpec]:
@@ -119,4 +123,6 @@ def _is_ours(path: Path, suffix: str) -> bool:
         start = file.read(256)
     if suffix == ".onnx":  # field 2 of a ModelProto, the producer, stands near its beginning
         return b"\x12\x06npusim" in start
+    from npusim.partition.plan_file import LAYOUT
+
     return start.startswith((MAGIC[:5], LAYOUT.magic[:5])) or not start

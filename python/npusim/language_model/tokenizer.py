@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -102,13 +103,38 @@ class Tokenizer:
         text = self.decode([token])
         return None if "\N{REPLACEMENT CHARACTER}" in text else text.encode()
 
+    def said(self, token: int) -> bytes | None:
+        """Returns the bytes that a token adds to a text, none for special ones; None where the text
+        of several tokens is not that of their bytes, one behind the other."""
+        found = self._said.get(token)
+        if found is None and self._decoders == {"ByteLevel"}:
+            found = self._said[token] = self._spelled(token)
+        return found
+
+    def _spelled(self, token: int) -> bytes:
+        name: str | None = self._backend.id_to_token(token)
+        if name is None or token in self._special:
+            return b""
+        known = all(character in _BYTES for character in name)
+        return bytes(_BYTES[character] for character in name) if known else name.encode()
+
+    @cached_property
+    def _said(self) -> dict[int, bytes]:
+        return {}
+
     @cached_property
     def _added(self) -> frozenset[int]:
         return frozenset(self._backend.get_added_tokens_decoder())
 
     @cached_property
+    def _special(self) -> frozenset[int]:
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(token for token, told in added.items() if told.special)
+
+    @cached_property
     def _decoders(self) -> frozenset[str]:
-        return frozenset(_types(json.loads(self.as_json()).get("decoder")))
+        decoder = self._backend.decoder
+        return frozenset(() if decoder is None else _types(json.loads(decoder.__getstate__())))
 
 
 def _types(decoder: Any) -> Iterator[str]:
@@ -149,14 +175,18 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # The window starts at tokens whose text is out already: how a token reads depends on
-        # whether something stands before it.
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        # Of tokens that do not simply stand for bytes. The window starts at tokens whose text is
+        # out already: how a token reads depends on whether something stands before it.
         self._window: list[int] = []
         self._context = 0  # tokens of the window that are context only
         self._out = 0  # characters of the window's text that are out
 
     def push(self, token: int) -> str:
         """Takes the next token; returns the text that is now certain, perhaps none."""
+        said = self._tokenizer.said(token)
+        if said is not None:
+            return self._characters.decode(said)
         self._window.append(token)
         text = self._tokenizer.decode(self._window)
         unfinished = min(
@@ -172,11 +202,18 @@ class TextStream:
             self._out = len(self._tokenizer.decode(self._window))
         return piece
 
+    def push_all(self, tokens: Sequence[int]) -> str:
+        """Takes the next tokens; returns the text that is now certain."""
+        said = [each for token in tokens if (each := self._tokenizer.said(token)) is not None]
+        if len(said) < len(tokens):
+            return "".join(map(self.push, tokens))
+        return self._characters.decode(b"".join(said))
+
     def finish(self) -> str:
         """Returns what is still held back; an unfinished character shows as U+FFFD."""
         text = self._tokenizer.decode(self._window) if self._window else ""
         piece, self._out = text[self._out :], len(text)
-        return piece
+        return piece + self._characters.decode(b"", final=True)
 
 
 class StopStrings:

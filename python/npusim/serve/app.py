@@ -311,9 +311,11 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> str | None:
         """Returns what was told to have gone wrong."""
 
+        deadline = _Deadline(self._write_seconds)
+
         async def put(content: bytes, more: bool = True) -> None:
             message = {"type": "http.response.body", "body": content, "more_body": more}
-            await asyncio.wait_for(send(message), self._write_seconds)
+            await deadline.keep(send(message))
 
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -329,8 +331,54 @@ class EventStream(Response):
             await put(_event(refused.body))
         finally:
             await chunks.aclose()  # type: ignore[attr-defined]
+            deadline.close()
         await put(b"", more=False)
         return error
+
+
+class _Deadline:
+    """Ends the task that awaits something for too long, for a task that awaits often: one timer
+    looks now and then, instead of one for each time.
+
+    Args:
+        seconds: that one thing may take; up to twice as long passes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waits = self._waited = False
+        self._late = False
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        if self._waited:
+            self._late = True
+            self._task.cancel()
+            return
+        self._waited = self._waits
+        self._arm()
+
+    async def keep(self, work: Awaitable[None]) -> None:
+        """Awaits it; asyncio.TimeoutError when it takes too long."""
+        self._waits = True
+        try:
+            await work
+        except asyncio.CancelledError:
+            if self._late:
+                raise asyncio.TimeoutError from None
+            raise
+        finally:
+            self._waits = self._waited = False
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._timer.cancel()
 
 
 async def unless_gone(receive: Receive, work: Awaitable[_T]) -> _T:
@@ -379,8 +427,11 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
+_TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _encoded(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _TO_JSON.encode(value).encode("utf-8", "replace")
 
 
 def _event(value: Any) -> bytes:

@@ -115,6 +115,7 @@ class Engine:
 
     Attributes:
         model: the loaded LanguageModel.
+        taken: how many requests there were so far.
 
     Raises:
         Error: as `npusim.LanguageModel.load`.
@@ -148,6 +149,7 @@ class Engine:
         self._failed: Error | None = None
         self._closed = self._draining = False
         self._seconds = 1.0  # how long a request took lately
+        self.taken = 0
         self._started: dict[int, float] = {}
         self._thread = threading.Thread(target=self._poll, name="npusim-engine", daemon=True)
         self._thread.start()
@@ -187,6 +189,11 @@ class Engine:
         return self._backend.max_batch
 
     @property
+    def open(self) -> int:
+        """How many requests have not ended."""
+        return len(self._streams)
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; Error where there is none."""
         return self.model.tokenizer
@@ -218,6 +225,7 @@ class Engine:
             number = self._backend.submit(prompt, sampling, before)
             stream = self._streams[number] = Stream(self, number, prompt)
             self._started[number] = time.monotonic()
+            self.taken += 1
         return stream
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:

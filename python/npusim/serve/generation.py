@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -324,8 +324,34 @@ class Generation:
         Raises:
             RequestError: it failed.
         """
+        several = len(self._choices) > 1
+        told = self._together() if several else self._told_of(self._choices[0])
+        try:
+            async for choice in told:
+                yield self._chunk([choice])
+            if self.request.include_usage:
+                usage = self.record.usage.as_dict()
+                yield {**self._head(self._form.chunk, []), "usage": usage}
+        except Error as error:
+            raise refusal_of(error, self._generator.engine) from error
+        finally:
+            await told.aclose()
+            self.close()
+
+    async def _together(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yields what is told of all choices, as it comes."""
         news: asyncio.Queue[dict[str, Any] | Error | None] = asyncio.Queue(len(self._choices))
-        tasks = [asyncio.create_task(self._stream_choice(c, news.put)) for c in self._choices]
+
+        async def put_all(choice: _Choice) -> None:
+            try:
+                async for told in self._told_of(choice):
+                    await news.put(told)
+            except Error as error:
+                await news.put(error)
+            else:
+                await news.put(None)
+
+        tasks = [asyncio.create_task(put_all(choice)) for choice in self._choices]
         open_choices = len(tasks)
         try:
             while open_choices:
@@ -333,16 +359,12 @@ class Generation:
                 if told is None:
                     open_choices -= 1
                 elif isinstance(told, Error):
-                    raise refusal_of(told, self._generator.engine)
+                    raise told
                 else:
-                    yield self._chunk([told])
-            if self.request.include_usage:
-                usage = self.record.usage.as_dict()
-                yield {**self._head(self._form.chunk, []), "usage": usage}
+                    yield told
         finally:
             for task in tasks:
                 task.cancel()
-            self.close()
 
     def close(self) -> None:
         """Ends what has not ended."""
@@ -355,28 +377,27 @@ class Generation:
             whole.add(delta)
         return whole
 
-    async def _stream_choice(self, choice: _Choice, put: Callable[[Any], Any]) -> None:
+    async def _told_of(self, choice: _Choice) -> AsyncGenerator[dict[str, Any], None]:
+        """Yields what is told of one choice."""
         form, index = self._form, choice.index
-        held = Delta()
+        held: Delta | None = None
         begun = False
-        try:
-            async for delta in self._deltas(choice):
-                if not begun:
-                    begun = True
-                    for start in await self._starts(choice, delta):
-                        await put(start)
+        async for delta in self._deltas(choice):
+            if not begun:
+                begun = True
+                for start in await self._starts(choice, delta):
+                    yield start
+            if held is None:
+                held = delta
+            else:
                 held.add(delta)
-                tells = held.text or (delta.finish_reason is not None and held.tokens)
-                if tells or (self.request.return_token_ids and held.tokens):
-                    gained = {"index": index, **form.piece(index, held), "finish_reason": None}
-                    await put(self._with_tokens(gained, held))
-                    held = Delta()
-                if delta.finish_reason is not None:
-                    await put({"index": index, **form.end(delta), **reasons(delta)})
-        except Error as error:
-            await put(error)
-        else:
-            await put(None)
+            tells = held.text or (delta.finish_reason is not None and held.tokens)
+            if tells or (self.request.return_token_ids and held.tokens):
+                gained = {"index": index, **form.piece(index, held), "finish_reason": None}
+                yield self._with_tokens(gained, held)
+                held = None
+            if delta.finish_reason is not None:
+                yield {"index": index, **form.end(delta), **reasons(delta)}
 
     async def _starts(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
         """Returns what a choice's stream begins with: who speaks, or the echo of the prompt."""

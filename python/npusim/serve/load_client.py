@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httptools
 import httpx
 
 from npusim.errors import Error, first_line
+
+_CONNECT = 60.0  # seconds
+_READ = 1 << 16  # bytes at a time
 
 
 @dataclass
@@ -55,11 +60,12 @@ class LoadClient:
             parts = httpx.URL()
         if parts.scheme not in ("http", "https") or not parts.host:
             raise Error(f"{url!r} is no URL such as http://127.0.0.1:8000.")
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._url, self._headers = parts, headers
         self._client = httpx.AsyncClient(
             base_url=parts,
-            headers={} if key is None else {"authorization": f"Bearer {key}"},
-            timeout=httpx.Timeout(None, connect=60.0),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=_CONNECT),
             trust_env=False,  # no proxy between the two
         )
 
@@ -84,49 +90,112 @@ class LoadClient:
     async def stream(self, path: str, body: Mapping[str, Any]) -> Timing:
         """Sends a request and times its answer; what goes wrong stands in the result."""
         timing = Timing(start=time.perf_counter())
+        writer: asyncio.StreamWriter | None = None
         try:
-            async with self._client.stream("POST", path, json=body) as answer:
-                if answer.status_code == 200:
-                    await _time(answer.aiter_lines(), timing)
-                else:
-                    text = (await answer.aread()).decode("utf-8", "replace")
-                    timing.error = f"{answer.status_code}: {text[:300]}"
-        except (httpx.HTTPError, ValueError) as error:
+            reader, writer = await self._connect()
+            writer.write(self._request(path, body))
+            await _time(reader, timing)
+        except (OSError, ValueError, asyncio.TimeoutError, httptools.HttpParserError) as error:
             timing.error = _said(error)
+        finally:
+            if writer is not None:
+                writer.close()
         timing.success = timing.success and not timing.error
         return timing
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        secure = self._url.scheme == "https"
+        port = self._url.port or (443 if secure else 80)
+        opening = asyncio.open_connection(self._url.host, port, ssl=secure or None)
+        return await asyncio.wait_for(opening, _CONNECT)
+
+    def _request(self, path: str, body: Mapping[str, Any]) -> bytes:
+        content = json.dumps(body).encode()
+        headers = {
+            "host": self._url.netloc.decode("ascii"),
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+            "connection": "close",
+            **self._headers,
+        }
+        where = self._url.raw_path.decode("ascii").rstrip("/") + path
+        lines = [f"POST {where} HTTP/1.1", *(f"{name}: {of}" for name, of in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
 
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-async def _time(lines: AsyncIterator[str], timing: Timing) -> None:
-    """Reads server-sent events; an event with text is what counts as news."""
-    latest = timing.start
-    async for line in lines:
-        data = line.strip().removeprefix("data:").strip()
-        if not data:
+class _Answer:
+    """What the parser of an answer calls.
+
+    Attributes:
+        content: of the body, what nobody has taken yet.
+        is_whole: whether that was all.
+    """
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.is_whole = False
+
+    def on_body(self, content: bytes) -> None:
+        self.content += content
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+
+    def take_lines(self) -> list[bytes]:
+        """Takes the lines that ended."""
+        lines, end, rest = self.content.rpartition(b"\n")
+        if end:
+            self.content = rest
+        return bytes(lines).splitlines()
+
+
+async def _time(reader: asyncio.StreamReader, timing: Timing) -> None:
+    """Reads an answer of server-sent events."""
+    answer = _Answer()
+    parser = httptools.HttpResponseParser(answer)
+    while not answer.is_whole:
+        news = await reader.read(_READ)
+        if not news:
+            break
+        parser.feed_data(news)
+        if parser.get_status_code() != 200:
             continue
-        if data == "[DONE]":
-            timing.success = True
-            return
-        event = json.loads(data)
-        if "error" in event:
-            timing.error = str(event["error"].get("message", event["error"]))
-            return
-        now = time.perf_counter()
-        if _says(event.get("choices") or ()):
-            if timing.ttft == 0.0:
-                timing.ttft = now - timing.start
-            else:
-                timing.itl.append(now - latest)
-            latest = now
-            timing.latency = now - timing.start
-        if usage := event.get("usage"):
-            timing.prompt_len = usage["prompt_tokens"]
-            timing.output_tokens = usage["completion_tokens"]
+        for line in answer.take_lines():
+            _note(line, timing)
+            if timing.success or timing.error:
+                return
+    status = parser.get_status_code()
+    if status not in (0, 200):
+        timing.error = f"{status}: {answer.content.decode('utf-8', 'replace')[:300]}"
     timing.error = timing.error or "the stream ended early"
+
+
+def _note(line: bytes, timing: Timing) -> None:
+    """Takes a line of a stream; an event with text is what counts as news."""
+    data = line.strip().removeprefix(b"data:").strip()
+    if not data:
+        return
+    if data == b"[DONE]":
+        timing.success = True
+        return
+    event = json.loads(data)
+    if "error" in event:
+        timing.error = str(event["error"].get("message", event["error"]))
+        return
+    latency = time.perf_counter() - timing.start
+    if _says(event.get("choices") or ()):
+        if timing.ttft == 0.0:
+            timing.ttft = latency
+        else:
+            timing.itl.append(latency - timing.latency)
+        timing.latency = latency
+    if usage := event.get("usage"):
+        timing.prompt_len = usage["prompt_tokens"]
+        timing.output_tokens = usage["completion_tokens"]
 
 
 def _says(choices: Sequence[Mapping[str, Any]]) -> bool:

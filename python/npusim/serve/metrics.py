@@ -5,11 +5,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.utils import floatToGoString
 
 from npusim.serve.generation import Record
 
@@ -49,7 +57,8 @@ class Metrics:
         self._success = self._counter("request_success", "Answers that ended.", "finished_reason")
         self._http = self._counter("http_requests", "Requests of HTTP.", "path", "status")
         self._first = self._histogram("time_to_first_token_seconds", "To the first token.", _TIMES)
-        self._gap = self._histogram("inter_token_latency_seconds", "Between tokens.", _GAPS)
+        self._gap = _Gaps("npusim:inter_token_latency_seconds", "Between tokens.", self._labels)
+        self._registry.register(self._gap)
         self._per_token = self._histogram(
             "request_time_per_output_token_seconds", "Mean after the first token.", _GAPS
         )
@@ -67,9 +76,7 @@ class Metrics:
             self._success.labels(**self._labels, finished_reason=reason).inc()
         if record.first is not None:
             self._first.labels(**self._labels).observe(record.first - record.began)
-        for seconds, tokens in record.gaps:
-            for _ in range(tokens):
-                self._gap.labels(**self._labels).observe(seconds / tokens)
+        self._gap.add(record.gaps)
         after = sum(tokens for _, tokens in record.gaps)
         if after:
             mean = sum(seconds for seconds, _ in record.gaps) / after
@@ -88,6 +95,29 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         names = list(self._labels)
         return Histogram(f"npusim:{name}", text, names, registry=self._registry, buckets=buckets)
+
+
+class _Gaps:
+    """A histogram of times between tokens, of which one request has hundreds."""
+
+    def __init__(self, name: str, text: str, labels: Mapping[str, str]) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._counts = [0] * (len(_GAPS) + 1)
+        self._sum = 0.0
+
+    def add(self, gaps: Iterable[tuple[float, int]]) -> None:
+        """Takes seconds, and how many tokens came in them."""
+        for seconds, tokens in gaps:
+            self._counts[bisect_left(_GAPS, seconds / tokens)] += tokens
+            self._sum += seconds
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metric."""
+        metric = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
+        bounds = [*map(floatToGoString, _GAPS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        metric.add_metric(list(self._labels.values()), buckets, self._sum)
+        yield metric
 
 
 class _Stats:

@@ -43,7 +43,20 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "truncate_prompt_tokens": (),
     "logits_processors": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": (),
+    "chat_template": (),
+    "documents": ([],),
+    "return_tokens_as_token_ids": (False,),
+    "typical_p": (1, 1.0),
+    "mirostat": (0,),
 }
+# Of chats, and of completions: what the one has and the other has not.
+_REFUSED_CHATS: dict[str, tuple[Any, ...]] = {"echo": (False,), "add_special_tokens": (False,)}
+_REFUSED_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (True,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +122,7 @@ class ChatRequest(GenerationRequest):
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Returns the request that a body of /v1/completions makes; RequestError for a wrong one."""
     fields = Fields(body)
+    _refuse_what_is_not_there(fields, _REFUSED_COMPLETIONS)
     prompts = _prompts(fields)
     logprobs = fields.integer("logprobs", 0, MOST_LOGPROBS)
     echo = fields.boolean("echo")
@@ -119,6 +133,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     """Returns the request that a body of /v1/chat/completions makes; raises as above."""
     fields = Fields(body)
+    _refuse_what_is_not_there(fields, _REFUSED_CHATS)
     top = fields.integer("top_logprobs", 0, MOST_LOGPROBS)
     wanted = fields.boolean("logprobs")
     if top is not None and not wanted:
@@ -144,7 +159,6 @@ def _common(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> dict[str, Any]:
-    _refuse_what_is_not_there(fields)
     n = fields.integer("n", 1, _MOST_CHOICES) or 1
     stream = fields.boolean("stream")
     best_of = fields.integer("best_of", 1, _MOST_CHOICES) or n
@@ -208,8 +222,8 @@ def _sampling(
     )
 
 
-def _refuse_what_is_not_there(fields: Fields) -> None:
-    for name, neutral in _REFUSED.items():
+def _refuse_what_is_not_there(fields: Fields, own: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, neutral in {**_REFUSED, **own}.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise RequestError(

@@ -60,13 +60,17 @@ class PagedBackend:
     def poll(self, timeout: float) -> list[Event]:
         """Waits for what came of the latest steps."""
         events = []
-        for number, tokens, logprobs, prompt, ending, error, _ in self.native.poll(timeout):
-            with self._lock:
-                sampling = self._requests.get(number)
-                if sampling is None:
-                    continue
+        news = self.native.poll(timeout)
+        with self._lock:
+            known = [self._requests.get(told[0]) for told in news]
+            for number, _, _, _, ending, error, _ in news:
                 if ending is not None or error is not None:
-                    del self._requests[number]
+                    self._requests.pop(number, None)
+        for (number, tokens, logprobs, prompt, ending, error, _), sampling in zip(
+            news, known, strict=True
+        ):
+            if sampling is None:
+                continue
             piece = Piece(tokens, _records(logprobs), ending, prompt_logprobs=None)
             if prompt is not None:
                 piece.prompt_logprobs = _records(prompt)
@@ -120,4 +124,6 @@ def native_options(sampling: Sampling) -> dict[str, Any]:
 
 
 def _records(logprobs: Sequence[_Record] | None) -> list[TokenLogprob]:
-    return [TokenLogprob(token, value, tuple(top)) for token, value, top in logprobs or ()]
+    if not logprobs:
+        return []
+    return [TokenLogprob(token, value, tuple(top)) for token, value, top in logprobs]

@@ -23,6 +23,7 @@ from npusim.errors import Error, first_line
 from npusim.serve.app import Server
 from npusim.serve.engine import Engine
 from npusim.serve.generation import Generator
+from npusim.serve.memory import keep_small
 
 _log = logging.getLogger("npusim.serve")
 _BACKLOG = 2048
@@ -101,6 +102,7 @@ class _Process(uvicorn.Server):
         super().__init__(config)
         self._server, self._load, self._drain_seconds = server, load, drain_seconds
         self._ends: asyncio.Task[None] | None = None
+        self._keeps_small: asyncio.Task[None] | None = None
 
     async def run_on(self, listening: socket.socket) -> None:
         """Loads and serves, until it is told to end."""
@@ -116,6 +118,8 @@ class _Process(uvicorn.Server):
                 _log.info("stopping", extra={"facts": {"while": "loading"}})
             await loading
         finally:
+            if self._keeps_small is not None:
+                self._keeps_small.cancel()
             if self._server.generator is not None:
                 self._server.generator.close()
                 await asyncio.to_thread(self._server.generator.engine.close)
@@ -170,6 +174,7 @@ class _Process(uvicorn.Server):
             "max_context": engine.max_context,
             "max_batch": engine.max_batch,
         }
+        self._keeps_small = asyncio.create_task(keep_small(engine))
         _log.info("ready", extra={"facts": facts})
 
 

@@ -61,12 +61,16 @@ class AnswerText:
     ) -> None:
         self._stream = None if tokenizer is None else TextStream(tokenizer)
         self._stops = StopStrings(stops)
+        self._may_stop = bool(stops)
         self._own_ends = own_ends
         self._min_tokens = min_tokens
         self._count = 0
 
     def push(self, piece: Piece) -> Delta:
         """Takes the next piece; returns what is certain now. Nothing may follow a finish."""
+        if not self._may_stop and piece.finish_reason is None:
+            said = "" if self._stream is None else self._stream.push_all(piece.tokens)
+            return Delta(said, piece.tokens, piece.logprobs, prompt_logprobs=piece.prompt_logprobs)
         delta = Delta(prompt_logprobs=piece.prompt_logprobs)
         for place, token in enumerate(piece.tokens):
             delta.tokens.append(token)
