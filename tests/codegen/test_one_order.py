@@ -176,6 +176,18 @@ def test_swapped_tiles_fit_in_shared_memory_for_any_rows() -> None:
             assert config.launches[0].shared <= 231424
 
 
+def test_no_processor_takes_two_blocks_of_a_launch_that_leaves_some_free() -> None:
+    for n, k, stages in ((1536, 8960, 10), (1536, 1536, 6)):
+        slices = one_order.slices_of(_linear(1, n, k))
+        for m in (1, 8, 16, 32, 64):
+            p = _linear(m, n, k)
+            tile = swap_ab.tile_of(p, 1, slices)
+            assert tile == swap_ab.SwapTile(1, stages, stages), (n, k, m)
+            shared = swap_ab.swap_ab(p, tile, slices).launches[0].padded_shared
+            assert shared is not None
+            assert 2 * (shared + 1024) > 233472, (n, k, m)
+
+
 def test_swapped_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
     before = _before_norm(8, 1536, 8960)
     cases = [

@@ -3,8 +3,8 @@
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices,
 // NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the
 // chunks of a row; what they leave in scratch memory is folded by the last to finish. A block that
-// starts while launches before it run loads its first units meanwhile, where they lie in pages that
-// this step appends nothing to, and has others fetched to L2.
+// starts while launches before it run has its first units fetched to L2 meanwhile; with
+// NPUSIM_EARLY it loads them, where they lie in pages that this step appends nothing to.
 //
 // With one or two warps a scheduler, instructions are what takes time: keys that lie one after the
 // other are loaded at constant offsets, and a page is looked up a unit before it is used.
@@ -41,8 +41,8 @@ constexpr int kFailure = kSplit > 1 ? kScratch + 1 : kScratch;
 constexpr int kPairs = static_cast<int>(params.length * params.kv_heads) * kHeadTiles;
 
 // Of the pools nothing is written before but rows of this step, in appends at its places.
-constexpr bool kLoadsEarly =
-    kPageHasUnits && (unwritten_operands >> kK & 3) == 3 && PagedTables<kTables>::kUnwritten;
+constexpr bool kLoadsEarly = NPUSIM_EARLY && kPageHasUnits && (unwritten_operands >> kK & 3) == 3 &&
+                             PagedTables<kTables>::kUnwritten;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 

@@ -66,12 +66,6 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
 inline void prefetch_tensor_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Fetches the tile at (k, row) to L2.
-inline void prefetch_tile(const TensorMap* map, int k, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(k),
-               "r"(row)
-               : "memory");
-}
 // L2 eviction priority: evict first, or evict last. (Asking for the normal priority is slower than
 // not asking.)
 template <bool kEvictFirst>

@@ -3,10 +3,9 @@
 // 8 rows takes what its weights take.
 //
 // A producer warp loads tiles of W and x by TMA into a multistage pipeline in shared memory; where
-// nothing in the method writes W, NPUSIM_AHEAD stages of it before the wait for x, and as many as
-// NPUSIM_FETCHED more to L2. The NPUSIM_CLUSTER_K blocks of a cluster have a slice of K each. Sums
-// go through shared memory, where they are turned, [row of x][row of W]: each block sends the
-// others the rows that these finish.
+// nothing in the method writes W, NPUSIM_AHEAD stages of it before the wait for x. The
+// NPUSIM_CLUSTER_K blocks of a cluster have a slice of K each. Sums go through shared memory, where
+// they are turned, [row of x][row of W]: each block sends the others the rows that these finish.
 //
 // An element of y has one order of addition for any number of rows: blocks of 64 of K one after the
 // other in a slice, whose number follows from W, and the slices in order.
@@ -99,15 +98,6 @@ inline void load_blocks(const Block& block, const Pipeline& pipeline, const Maps
   const int ahead = kWeightsUnwritten ? smaller(block.blocks, NPUSIM_AHEAD) : 0;
 #pragma unroll 1
   for (int i = 0; i < ahead; ++i) load_w(i);
-  if constexpr (kWeightsUnwritten && NPUSIM_FETCHED > 0) {
-    const int end = smaller(block.blocks, NPUSIM_AHEAD + NPUSIM_FETCHED);
-#pragma unroll 1
-    for (int i = ahead; i < end; ++i) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        prefetch_tile(parts[part].map, (block.begin + i) * 64, parts[part].row);
-    }
-  }
   wait_on_dependencies();
   fence_proxy_async_global();
 #pragma unroll 1

@@ -180,6 +180,9 @@ class OneOrder:
         rooms_bytes: of shared memory that a block with W as first operand may take, the first that
             suffices: a processor holds three such blocks, of this launch or the next, or two.
         alone_bytes: that it takes in a launch of a block a processor, so that none takes three.
+        sole_share: of the processors, as many blocks as launches have of which none takes two: two
+            on one processor take longer than what other processors then do meanwhile is worth.
+        sole_bytes: that a block of these takes at least, and sole_room_bytes: at most, in stages.
         in_flight_bytes: of W, on the way to a processor, that keep memory busy.
     """
 
@@ -190,6 +193,9 @@ class OneOrder:
     slice_us: float
     rooms_bytes: tuple[int, ...]
     alone_bytes: int
+    sole_share: float
+    sole_bytes: int
+    sole_room_bytes: int
     in_flight_bytes: int
 
 

@@ -106,7 +106,8 @@ def _tiles(p: Params) -> LaunchConfig:
     chunks = blocks(as_int(p, "table_length") * as_int(p, "page_tokens"), _CHUNK)
     if window > 0:
         chunks = min(chunks, blocks(window, _CHUNK) + 1)
-    split = max(1, min(chunks, _BLOCKS_PER_PROCESSOR * PROCESSORS // pairs))
+    at_once = _BLOCKS_PER_PROCESSOR * PROCESSORS  # blocks; later ones have nothing to wait for
+    split = max(1, min(chunks, at_once // pairs))
     scratch = 4 * pairs * chunks * rows * (v_dim + 2) if split > 1 else 0
     defines = {
         "PATH": KernelPath.TILE_MMA,
@@ -115,6 +116,7 @@ def _tiles(p: Params) -> LaunchConfig:
         "RING": ring,
         "SPLIT": split,
         "MOST_CHUNKS": chunks,
+        "EARLY": int(pairs <= at_once),
         "FOLD_COLUMNS": fold,
         "SHARED": shared_by(fold),
         "ARGUMENTS": 8 + (split > 1),

@@ -23,7 +23,7 @@ _TOKENS = (8, 16, 32, 64, 96, 128, 192, 256)  # of its instructions
 _DEPTH = 64  # of K, that a stage has
 _GROUP_ROWS = 64  # of W, of a warpgroup
 _BARRIERS = 16  # bytes a stage
-_MOST_STAGES = 12
+_MOST_STAGES = 10
 _FIT = GPU.one_order
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
 
@@ -36,13 +36,11 @@ class SwapTile:
         groups: warpgroups, of 64 rows of W each.
         stages: blocks of K in flight.
         ahead: of these, blocks of W that are loaded before the first of x.
-        fetched: blocks of W behind those, that are fetched to L2 then.
     """
 
     groups: int
     stages: int
     ahead: int
-    fetched: int = 0
 
     def name(self, p: Params, slices: int) -> str:
         """Returns what it is called among the ways to compute a product."""
@@ -86,9 +84,10 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
     each = blocks(blocks(as_int(p, "k"), _DEPTH), slices)
     held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
     wanted = min(each, blocks(_FIT.in_flight_bytes, held * groups * _GROUP_ROWS * _DEPTH * 2))
-    candidates = [
-        (room, s) for room in _FIT.rooms_bytes for s in range(_MOST_STAGES, wanted - 1, -1)
-    ]
+    rooms = _FIT.rooms_bytes
+    if _is_sole(blocks_of(p, groups, slices)):
+        rooms = (_FIT.sole_room_bytes,)
+    candidates = [(room, s) for room in rooms for s in range(_MOST_STAGES, wanted - 1, -1)]
     most = GPU.processors.block_shared_bytes
     candidates += [(most, stages) for stages in range(wanted, min(each, 2) - 1, -1)]
     for room, stages in candidates:
@@ -96,6 +95,12 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
         if stages <= each and _shared(p, tile, slices) <= room:
             return tile
     return None
+
+
+def _is_sole(count: int) -> bool:
+    """Tells whether a launch of so many blocks leaves processors free, and each block is to be the
+    only one of the launch on its processor."""
+    return count <= _FIT.sole_share * PROCESSORS
 
 
 def _stage_bytes(p: Params, groups: int) -> int:
@@ -138,15 +143,16 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
         "TOKENS": tokens,
         "PIPELINE_STAGES": tile.stages,
         "AHEAD": tile.ahead,
-        "FETCHED": tile.fetched,
         "CLUSTER_K": slices,
         "BLOCKS_PER_SM": _blocks_per_processor(tile.groups, tokens),
         "MAPS": len(maps),
         "ARGUMENTS": linear_operands(p),
     }
-    grid = (1, blocks_of(p, tile.groups, slices) // slices, slices)
+    count = blocks_of(p, tile.groups, slices)
+    grid = (1, count // slices, slices)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _DEPTH
-    padded = max(shared, plain, _FIT.alone_bytes) if grid[1] * slices <= PROCESSORS else None
+    least = _FIT.sole_bytes if _is_sole(count) else _FIT.alone_bytes
+    padded = max(shared, plain, least) if count <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
