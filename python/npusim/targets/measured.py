@@ -287,7 +287,11 @@ class CodeRows:
         begin_us: to begin and end a block.
         block_bytes_per_us: of weights and x, that a block reads.
         tiles: of more rows.
-        exchange_us: where the blocks of a cluster split K.
+        exchange_us: where the blocks of a cluster split K, of 8,192 sums each.
+        expand_begin_us: to begin and end a launch that expands codes, and to have the product wait
+            for it.
+        expanded_bytes_per_us: of codes and what they are expanded to.
+        most_expanded_bytes: that may be taken of memory for it.
     """
 
     multistage_rows: int
@@ -297,6 +301,9 @@ class CodeRows:
     block_bytes_per_us: float
     tiles: tuple[CodeTile, ...]
     exchange_us: float
+    expand_begin_us: float
+    expanded_bytes_per_us: float
+    most_expanded_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
