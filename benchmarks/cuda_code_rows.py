@@ -5,9 +5,9 @@
 
 Products of Qwen2.5-1.5B's layers over random codes are compared with float64, few rows bit by bit
 with those of the largest count of them, and timed in a graph whose weights rotate past the cache,
-beside the same product over bfloat16. Of more than 64 rows, the likeliest tile of `tma_codes.py` and
-of `expanded_codes.py` are timed, what the rule chooses marked by a star. `--tiles` times more of
-these, and the tiles of `codegen/cuda/code_rows.py`.
+beside the same product over bfloat16. Of more than 64 rows, the likeliest tile of `tma_codes.py`
+and of `expanded_codes.py` are timed, what the rule chooses marked by a star. `--tiles` times more
+of these, and the tiles of `codegen/cuda/code_rows.py`.
 """
 
 from __future__ import annotations

@@ -126,9 +126,7 @@ class Kernel:
             pointers.append(self.failure.data_ptr())
         wide = [pointers[m.operand] % 16 == 0 for m in self.config.maps]
         maps = [
-            self._driver.map(m, pointers[m.operand])
-            if all(wide)
-            else (ctypes.c_uint64 * 16)()
+            self._driver.map(m, pointers[m.operand]) if all(wide) else (ctypes.c_uint64 * 16)()
             for m in self.config.maps
         ]
         for x in self.config.launches:
