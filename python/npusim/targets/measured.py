@@ -287,7 +287,8 @@ class CodeRows:
         begin_us: to begin and end a block.
         block_bytes_per_us: of weights and x, that a block reads.
         tiles: of more rows.
-        exchange_us: where the blocks of a cluster split K, of 8,192 sums each.
+        exchange_us: for each block beyond the first that splits K in a cluster, of 8,192 sums; it
+            grows with their number to the power of 1.5.
         expand_begin_us: to begin and end a launch that expands codes, and to have the product wait
             for it.
         expanded_bytes_per_us: of codes and what they are expanded to.

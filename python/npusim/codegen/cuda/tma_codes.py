@@ -147,6 +147,7 @@ def microseconds(p: Params, tile: CodeTile) -> float:
     step = max(tile.step_us, beside * tile.shared_step_us)
     time = waves * (blocks(blocks(k, _STEP), tile.split) * step + tile.ends_us)
     if tile.split > 1:  # worth it on processors that have nothing to do
-        area = 64 * tile.groups * tile.tokens
-        time += _FIT.exchange_us * area / _EXCHANGED * (1 if grid <= PROCESSORS * 1.5 else 10)
+        area = 64 * tile.groups * tile.tokens / _EXCHANGED
+        exchange = _FIT.exchange_us * area**1.5 * (tile.split - 1)
+        time += exchange * (1 if grid <= PROCESSORS * 1.5 else 10)
     return time
