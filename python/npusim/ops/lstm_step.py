@@ -43,7 +43,7 @@ def is_step(m: int, units: int, k: int) -> bool:
     It multiplies outside of the tensor cores, and reads W once for every four rows.
     """
     products = GATES * m * units * k
-    return 0 < products and (m <= _ONE_PASS or (m <= _MOST_ROWS and products <= _MOST_PRODUCTS))
+    return products > 0 and (m <= _ONE_PASS or (m <= _MOST_ROWS and products <= _MOST_PRODUCTS))
 
 
 def _lower(node: Node, low: Lowering) -> None:

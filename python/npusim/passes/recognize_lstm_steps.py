@@ -72,9 +72,7 @@ class _Matcher:
                     return cell, fused
         return None
 
-    def _fused(
-        self, hidden: Node, cell: Node, gates: tuple[Node, ...], before: str
-    ) -> Node | None:
+    def _fused(self, hidden: Node, cell: Node, gates: tuple[Node, ...], before: str) -> Node | None:
         parts = [self._quarter(gate.inputs[0]) for gate in gates]
         sources = {part[0] for part in parts if part is not None}
         places = [part[1] for part in parts if part is not None]
