@@ -1,6 +1,6 @@
 """`npu.lstm_step`: one step of a long short-term memory, its product and its gates in one command.
 
-Of x[…, k], weight[4·units, k], bias[4·units]?, addend[…, 4·units]? and the cell before, c[…, units]:
+Of x[…, k], weight[4·units, k], bias[4·units]?, addend[…, 4·units]? and the last cell, c[…, units]:
 with s = x·Wᵀ + bias + addend in four parts of so many units, of which `gates` names the places of
 input, forget, cell and output (Hochreiter and Schmidhuber, 1997, with Gers' forget gate):
 
