@@ -5,8 +5,9 @@
 
 Products of Qwen2.5-1.5B's layers over random codes are compared with float64, few rows bit by bit
 with those of the largest count of them, and timed in a graph whose weights rotate past the cache,
-beside the same product over bfloat16. `--tiles` times the tiles of `codegen/cuda/code_rows.py` and
-the likeliest of `tma_codes.py`.
+beside the same product over bfloat16. Of more than 64 rows, the likeliest tile of `tma_codes.py`
+and of `expanded_codes.py` are timed, what the rule chooses marked by a star. `--tiles` times more
+of these, and the tiles of `codegen/cuda/code_rows.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 from benchmarks.cuda_cases import SILU, Params, full, linear, tensor
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantized_bytes, sections
-from npusim.codegen.cuda import code_rows, decoding, tma_codes
+from npusim.codegen.cuda import code_rows, decoding, expanded_codes, tma_codes
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.tma_matmul import tiles as tma_tiles
 from npusim.codegen.cuda.tma_matmul import tma_matmul
@@ -93,16 +94,22 @@ class Product:
             yield [w.clone() for w in self.weights]
 
 
-def bfloat16_us(driver: Driver, name: str, m: int) -> float:
-    """Returns what the product over bfloat16 takes by its rule."""
+def bfloat16_us(driver: Driver, name: str, counts: list[int]) -> list[float]:
+    """Returns what the product over bfloat16 takes by its rule, for numbers of rows."""
     n, k, rows, gated = LAYER[name]
-    case = linear(m, n, k, rows=rows, gated=int(gated), act=SILU * gated)
-    best = tma_tiles(case.params, 1)
-    config = tma_matmul(case.params, best[0]) if best else RULES["linear"](case.params)
-    (kernel,) = build(driver, [("linear", case.params, config)])
-    return timed(
-        kernel, case.inputs[0], [[tensor((r, k), 2) for r in rows] for _ in range(5)], (m, n)
-    )
+    cases = [linear(m, n, k, rows=rows, gated=int(gated), act=SILU * gated) for m in counts]
+    bests = [tma_tiles(case.params, 1) for case in cases]
+    configs = [
+        tma_matmul(case.params, best[0]) if best else RULES["linear"](case.params)
+        for case, best in zip(cases, bests, strict=True)
+    ]
+    parts = zip(cases, configs, strict=True)
+    kernels = build(driver, [("linear", case.params, config) for case, config in parts])
+    sets = [[tensor((r, k), 2) for r in rows] for _ in range(5)]
+    return [
+        timed(kernel, case.inputs[0], sets, (m, n))
+        for kernel, case, m in zip(kernels, cases, counts, strict=True)
+    ]
 
 
 def timed(kernel: Kernel, x: Tensor, sets: list[list[Tensor]], shape: tuple[int, int]) -> float:
@@ -123,12 +130,15 @@ def candidates(p: Params, everything: bool) -> list[tuple[str, LaunchConfig]]:
             config = code_rows.code_rows(p, arguments, split, tile)
             if config is not None:
                 found.append((f"{tile.tiles}x{tile.tokens}", config))
-    if p["m"] > 8 and everything:
-        found += [(t.name, tma_codes.tma_codes(p, t)) for t in tma_codes.tiles(p, 9)]
-    elif p["m"] > code_rows.MOST_ROWS:
-        (best,) = tma_codes.tiles(p, 1)
-        found[0] = (best.name, tma_codes.tma_codes(p, best))
-    return found
+    if p["m"] <= code_rows.MOST_ROWS and (p["m"] <= 8 or not everything):
+        return found
+    codes = tma_codes.tiles(p, 9 if everything else 1)
+    more = expanded_codes.tiles(p, 3 if everything else 1)
+    ways = [(t.name, tma_codes.tma_codes(p, t)) for t in codes]
+    ways += [(expanded_codes.name_of(t), expanded_codes.expanded(p, t)) for t in more]
+    best = expanded_codes.best(p)
+    marked = [(f"{name}*" if name == best else name, config) for name, config in ways]
+    return marked if p["m"] > code_rows.MOST_ROWS and not everything else found + marked
 
 
 def main() -> int:
@@ -146,8 +156,9 @@ def main() -> int:
     driver, wrong = Driver(), 0
     for name in args.layers:
         if not args.check:
-            times = [f"{m}: {bfloat16_us(driver, name, m):.2f}" for m in args.rows]
-            print(f"{name} bfloat16 us {', '.join(times)}", flush=True)
+            took = bfloat16_us(driver, name, args.rows)
+            listed = [f"{m}: {us:.2f}" for m, us in zip(args.rows, took, strict=True)]
+            print(f"{name} bfloat16 us {', '.join(listed)}", flush=True)
         for scheme in args.schemes:
             how = Quantization.parse(scheme)
             assert how is not None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.cuda_cases import Params
 from npusim.codegen.cuda import nvrtc
-from npusim.codegen.cuda.source import kernel_source, stem_source
+from npusim.codegen.cuda.source import expanded_source, kernel_source, stem_source
 from npusim.codegen.launch_config import LaunchConfig, TensorMap
 
 _OPTIONS = ("--std=c++20", "-default-device")
@@ -124,11 +124,9 @@ class Kernel:
             pointers.append(self._scratch.data_ptr())
         if self.config.failure:
             pointers.append(self.failure.data_ptr())
-        wide = [operands[m.operand].data_ptr() % 16 == 0 for m in self.config.maps]
+        wide = [pointers[m.operand] % 16 == 0 for m in self.config.maps]
         maps = [
-            self._driver.map(m, operands[m.operand].data_ptr())
-            if all(wide)
-            else (ctypes.c_uint64 * 16)()
+            self._driver.map(m, pointers[m.operand]) if all(wide) else (ctypes.c_uint64 * 16)()
             for m in self.config.maps
         ]
         for x in self.config.launches:
@@ -140,11 +138,14 @@ def compile_kernel(
     driver: Driver, stem: str, params: Params, config: LaunchConfig
 ) -> tuple[LaunchConfig, bytes]:
     """Returns what a kernel is made of; NVRTC compiles without holding the interpreter."""
-    body = stem_source(stem)
-    assert body is not None
     macros = [f"-DNPUSIM_{name}={value}" for name, value in config.defines.items()]
     options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
-    source = kernel_source(stem, params, body)
+    if config.product is not None:
+        source = expanded_source(params, config.product)
+    else:
+        body = stem_source(stem)
+        assert body is not None
+        source = kernel_source(stem, params, body)
     return config, nvrtc.load().compile(source, options, f"{stem}.cu")[0]
 
 

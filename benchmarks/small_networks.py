@@ -64,6 +64,8 @@ def _wide() -> nn.Module:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (lambda: Recurrent(nn.LSTM(64, 128, 2, batch_first=True), 10), (50, 64)),
     "gru": (lambda: Recurrent(nn.GRU(64, 256, 1, batch_first=True), 10), (50, 64)),
+    "rnn": (lambda: Recurrent(nn.RNN(64, 256, 1, batch_first=True), 10), (50, 64)),
+    "lstm_wide": (lambda: Recurrent(nn.LSTM(64, 512, 1, batch_first=True), 10), (50, 64)),
     "waves": (_waves, (1, 16_000)),
     "volumes": (_volumes, (3, 8, 64, 64)),
     "upwards": (_upwards, (128, 1, 1)),

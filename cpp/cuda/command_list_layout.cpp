@@ -155,13 +155,16 @@ void CudaCommandList::check_exchange(const Command& command) const {
   }
 }
 
-// What a kernel maps must lie inside the operand it is part of.
+// What a kernel maps must lie inside the operand it is part of, or inside scratch memory.
 void CudaCommandList::check_maps(const Command& command, size_t operands) const {
+  const int64_t scratch = code_of(command).scratch();
   for (const Matrix& matrix : maps_of(code_of(command))) {
     const auto index = static_cast<size_t>(matrix.operand);
-    if (index < operands) {
-      const Operand& operand = command.operands[index];
-      const int64_t bytes = program_->buffers[operand.buffer].bytes - operand.offset;
+    const bool maps_scratch = index == operands && scratch > 0;
+    if (index < operands || maps_scratch) {
+      const Operand* operand = maps_scratch ? nullptr : &command.operands[index];
+      const int64_t bytes =
+          maps_scratch ? scratch : program_->buffers[operand->buffer].bytes - operand->offset;
       const int64_t last = 2 * matrix.columns;  // bytes of a row
       const bool fits = last <= bytes &&
                         (matrix.rows <= 1 || matrix.stride <= (bytes - last) / (matrix.rows - 1));
@@ -212,7 +215,10 @@ void CudaCommandList::reserve() {
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     size_t argument = steps_[i].first_argument + steps_[i].operands;
-    if (codes_[code_of_[i]].scratch() > 0) arguments_[argument++] = scratch_->address();
+    if (codes_[code_of_[i]].scratch() > 0) {
+      arguments_[argument] = scratch_->address();
+      describe(steps_[i], argument++);
+    }
     if (steps_[i].failure != kNone) {
       arguments_[argument++] = failures_->data() + KernelFailures::offset(steps_[i].failure);
     }

@@ -124,6 +124,8 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
     ("normed_linear", {"m": 1, "n": 4, "k": 8, "rows": (4, 0, 0, 0), "segments": 1,
                        "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16},
      (16, 64, 16, 8), 2 * 32 + 4 * 8),
+    ("lstm_step", {"m": 2, "units": 3, "k": 8, "has_bias": 1, "has_addend": 1, "dtype": BF16},
+     (32, 192, 48, 48, 12, 12, 12), 2 * 24 * 8 + 2 * 24 + 9 * 6),
     ("linear_before_norm", {"m": 20, "n": 8, "k": 16, "rows": (8, 0, 0, 0), "segments": 1,
                             "slots": 2, "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16},
      (640, 256, 16, 320, 320, 160), 2 * 20 * 8 * 16 + 3 * 160),

@@ -3,6 +3,7 @@
 #include "kernels/cuda/matmul/linear_operands.h"
 #include "kernels/cuda/matmul/linear_tile.h"
 #include "kernels/cuda/matmul/norm_between.h"
+#include "kernels/cuda/matmul/sum_scales.h"
 
 namespace npusim {
 
@@ -33,7 +34,8 @@ struct Source {
     if (at >= params.n) return {static_cast<const W*>(operands[1]), kNowhere};
     return {weight_row(operands, at + part * params.n), end};
   }
-  float scale(int64_t row, int64_t, int) const {
+  float scale(int64_t row, int64_t column, int part) const {
+    if constexpr (kScalesSums) return sum_scales(operands)[column + part * params.n];
     if constexpr (!kAfterNorm) return 1.0f;
     return row_scale(row_square_sums(operands), row);
   }

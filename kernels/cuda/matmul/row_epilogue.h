@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/cuda/matmul/epilogue.h"
 #include "kernels/cuda/matmul/norm_between.h"
+#include "kernels/cuda/matmul/sum_scales.h"
 
 namespace npusim {
 
@@ -13,11 +14,13 @@ struct RowEpilogue {
   VectorEpilogue epilogue;
   NormOutputs norm_outputs;
   const float* squares;  // of x
+  const float* scales;   // of sums
 
   explicit RowEpilogue(void* const* operands)
       : epilogue(Epilogue(operands, kWeights)),
         norm_outputs(operands),
-        squares(row_square_sums(operands)) {
+        squares(row_square_sums(operands)),
+        scales(sum_scales(operands)) {
     epilogue.wide = epilogue.wide && kWideRows;
     if constexpr (kBeforeNorm) epilogue.wide = epilogue.wide && is_aligned(norm_outputs.scaled, 16);
   }
@@ -45,13 +48,25 @@ struct RowEpilogue {
     if (exist >= 8) return *reinterpret_cast<const uint4*>(norm_outputs.norm + column);
     return gather_chunk(norm_outputs.norm + column, exist);
   }
+  // Eight sums times the factors of rows of W from `first` on, of which `exist` exist.
+  void scale(int64_t first, int exist, const float (&sums)[8], float (&v)[8]) const {
+    float factors[8];
+    if (kScalesSums && exist >= 8 && params.n % 4 == 0) load_floats<8>(scales + first, factors);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (kScalesSums && (exist < 8 || params.n % 4 != 0))
+        factors[e] = e < exist ? scales[first + e] : 0.0f;
+      v[e] = kScalesSums ? sums[e] * factors[e] : sums[e];
+    }
+  }
   // Stores eight columns; returns the sum of their squares, for a norm after y.
   float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
               const float (&sums)[8]) const {
     const int exist = count(row, column);
     if (exist <= 0) return 0.0f;
-    float v[8];
-    epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, sums,
+    float v[8], scaled[8];
+    scale(column, exist, sums, scaled);
+    epilogue.results(static_cast<int64_t>(row) * params.ldr + column, exist, residual, bias, scaled,
                      v);
     epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
     if constexpr (!kBeforeNorm) return 0.0f;
@@ -63,10 +78,12 @@ struct RowEpilogue {
                    const float (&bias)[8], const float (&second_bias)[8]) const {
     const int exist = count(row, column);
     if (exist <= 0) return;
-    float v[8];
+    float v[8], one[8], other[8];
+    scale(column, exist, first, one);
+    scale(params.n + column, exist, second, other);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      v[e] = Epilogue::finished_gated(first[e], second[e], bias[e], second_bias[e]);
+      v[e] = Epilogue::finished_gated(one[e], other[e], bias[e], second_bias[e]);
     }
     epilogue.store(static_cast<int64_t>(row) * params.ldy + column, exist, v);
   }

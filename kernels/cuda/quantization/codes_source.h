@@ -43,29 +43,7 @@ struct Source {
   template <bool kWide>
   void load_b(const Column& column, int64_t k, unsigned to) const {
     if (!column.exists || k >= kPaddedK) return store_shared(to, {0, 0, 0, 0});
-    unsigned out[4];
-    if constexpr (kBytes) {
-      const uint2 v = *reinterpret_cast<const uint2*>(column.w.codes + k);
-      const unsigned words[2] = {v.x, v.y};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        out[i] = pack_pair<X>(byte_code(words[i / 2], i % 2 * 2),
-                              byte_code(words[i / 2], i % 2 * 2 + 1));
-      }
-    } else {
-      const uint4 v = *reinterpret_cast<const uint4*>(column.w.codes + k / 32 * 16);
-      const int64_t group = k / kGroupSize;
-      const float scale = to_float(column.w.scales[group]), zero = column.w.zero(group);
-      const unsigned words[4] = {v.x, v.y, v.z, v.w};
-      const int shift = k % 32 / 8 * 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = above_base(words[i] >> shift & 15, 0.0f);
-        const float high = above_base(words[i] >> (shift + 16) & 15, 0.0f);
-        out[i] = pack_pair<X>((low - zero) * scale, (high - zero) * scale);
-      }
-    }
-    store_shared(to, {out[0], out[1], out[2], out[3]});
+    store_shared(to, code_chunk<X>(column.w, k));
   }
 #else
   float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }

@@ -12,13 +12,16 @@
 
 namespace npusim {
 
+#ifndef NPUSIM_EXPANDED  // where `params` are those of a product over what codes were expanded to
+constexpr auto code_params = params;
+#endif
 constexpr int kInt8 = 1, kAsymmetric = 3, kFloat8 = 4;
-constexpr bool kFloatCodes = params.format == kFloat8;
-constexpr bool kBytes = params.format == kInt8 || kFloatCodes;
-constexpr int64_t kPaddedK = ceil_div(params.k, 128) * 128;
-constexpr int64_t kGroupSize = kBytes ? kPaddedK : params.group;
-constexpr int64_t kGroups = kBytes ? 1 : kPaddedK / params.group;  // of a row
-constexpr int64_t kCodes = kBytes ? kPaddedK : kPaddedK / 2;       // bytes of a row
+constexpr bool kFloatCodes = code_params.format == kFloat8;
+constexpr bool kBytes = code_params.format == kInt8 || kFloatCodes;
+constexpr int64_t kPaddedK = ceil_div(code_params.k, 128) * 128;
+constexpr int64_t kGroupSize = kBytes ? kPaddedK : code_params.group;
+constexpr int64_t kGroups = kBytes ? 1 : kPaddedK / code_params.group;  // of a row
+constexpr int64_t kCodes = kBytes ? kPaddedK : kPaddedK / 2;            // bytes of a row
 constexpr float kZeroStep = 0.0625f;
 
 constexpr int64_t lines(int64_t bytes) {
@@ -42,7 +45,7 @@ struct QuantizedRow {
     zeros = scale_section + lines(rows * (kBytes ? 4 : 2 * kGroups)) + row * kGroups;
   }
   float zero(int64_t group) const {
-    if constexpr (params.format == kAsymmetric) return zeros[group] * kZeroStep;
+    if constexpr (code_params.format == kAsymmetric) return zeros[group] * kZeroStep;
     return 8.0f;
   }
 };

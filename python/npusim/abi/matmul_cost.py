@@ -211,6 +211,14 @@ def _normed_linear(p: Params, _: int | None) -> Cost:
     return operands, operations + 4 * m * k
 
 
+def _lstm_step(p: Params, _: int | None) -> Cost:
+    m, units, k, size = p["m"], p["units"], p["k"], CODE_SIZES[p["dtype"]]
+    sums, state = 4 * m * units, m * units * size
+    more = [4 * 4 * units] * p["has_bias"] + [sums * size] * p["has_addend"]
+    operations = 2 * sums * k + sums * (p["has_bias"] + p["has_addend"]) + 9 * m * units
+    return [m * k * size, 4 * units * k * size, *more, state, state, state], operations
+
+
 def _normed_quantized_linear(p: Params, _: int | None) -> Cost:
     m, k = p["m"], p["k"]
     operands, operations = _with_norm(_quantized_linear(p, None), p, k * size_of(p, "x"))
@@ -309,6 +317,7 @@ MATMULS: dict[str, Rule] = {
     "normed_linear": _normed_linear,
     "linear_before_norm": _linear_before_norm,
     "linear_behind_norm": _linear_behind_norm,
+    "lstm_step": _lstm_step,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
     "normed_quantized_linear": _normed_quantized_linear,

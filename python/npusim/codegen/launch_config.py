@@ -51,7 +51,7 @@ class TensorMap:
     """A matrix of 16-bit elements that is loaded by TMA, in tiles of 64 elements by `box` rows.
 
     Attributes:
-        operand: that holds it.
+        operand: that holds it; the one behind the last: the scratch memory.
         stride: bytes from one row to the next.
     """
 
@@ -74,6 +74,8 @@ class LaunchConfig:
         overlaps: the launches gain from starting while those before them run. Tiles do not: their
             blocks would gather on the processors that are free first.
         maps: matrices whose maps the launches take after all pointers.
+        product: of a command that becomes another one once its weights are expanded, the parameters
+            of that one, whose kernel the last launch runs; None: it is its own.
         defines: macros the source is compiled with, `NPUSIM_` before each name.
     """
 
@@ -83,6 +85,7 @@ class LaunchConfig:
     exchange: bool = field(default=False, kw_only=True)
     overlaps: bool = field(default=True, kw_only=True)
     maps: tuple[TensorMap, ...] = field(default=(), kw_only=True)
+    product: Params | None = field(default=None, kw_only=True)
     defines: Mapping[str, int] = field(default_factory=dict)
 
     def on(self, features: Collection[str]) -> LaunchConfig:

@@ -6,16 +6,20 @@ Owns the wording of ExportErrors: one sentence, the line of the user's code, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 import torch
+from torch.fx import proxy as fx_proxy
 from torch.fx.experimental import proxy_tensor
 
 import npusim
@@ -116,28 +120,63 @@ def _place(frame: traceback.FrameSummary | None) -> str:
 def users_frames() -> Iterator[None]:
     """Has torch.export record every frame of the user's code, not those named `forward` alone.
 
-    Process-wide while it lasts, and without effect where PyTorch has no such hook.
+    And nothing but these: to name all of the hundred frames around a call, with their lines, takes
+    an eighth of a trace's time. Process-wide while it lasts, and without effect where PyTorch has
+    no such hooks.
     """
-    tracer = proxy_tensor.PythonKeyTracer
-    name = "_filter_traceback_frames"
-    if not hasattr(tracer, name):
+    hooks = (
+        (proxy_tensor.PythonKeyTracer, "_filter_traceback_frames", lambda self, stack: stack),
+        (fx_proxy, "CapturedTraceback", _UsersFrames),
+    )
+    if not all(hasattr(owner, name) for owner, name, _ in hooks):
         yield
         return
-    inherited = tracer.__dict__.get(name)
-    setattr(tracer, name, lambda self, stack: _from_forward_on(stack))
-    try:
+    with contextlib.ExitStack() as undo:
+        for owner, name, hook in hooks:
+            inherited = vars(owner).get(name)
+            if inherited is None:
+                undo.callback(delattr, owner, name)
+            else:
+                undo.callback(setattr, owner, name, inherited)
+            setattr(owner, name, hook)
         yield
-    finally:
-        if inherited is None:
-            delattr(tracer, name)
-        else:
-            setattr(tracer, name, inherited)
 
 
-def _from_forward_on(stack: traceback.StackSummary) -> traceback.StackSummary:
-    names = [frame.name for frame in stack]
-    inner = stack[names.index("forward") :] if "forward" in names else []
-    return traceback.StackSummary.from_list([f for f in inner if is_users(f.filename)])
+class _UsersFrames:
+    """Stands for PyTorch's captured traceback: the user's frames from the first `forward` on."""
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self._places: list[tuple[CodeType, int]] = []  # innermost first
+        known = 0
+        while frame is not None:
+            if _is_users_code(frame.f_code):
+                self._places.append((frame.f_code, frame.f_lineno))
+            if frame.f_code.co_name == "forward":
+                known = len(self._places)
+            frame = frame.f_back
+        del self._places[known:]
+
+    @classmethod
+    def extract(cls, **_: Any) -> _UsersFrames:
+        return cls(sys._getframe(1))
+
+    def summary(self) -> _UsersFrames:
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def format(self) -> list[str]:
+        """Returns what `source_line` reads, outermost first."""
+        return [
+            f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+            for code, line in reversed(self._places)
+        ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users_code(code: CodeType) -> bool:
+    return is_users(code.co_filename)
 
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')

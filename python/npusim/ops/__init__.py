@@ -9,6 +9,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     indexing,
     int8_matmul,
     linear,
+    lstm_step,
     normalization,
     normed_linear,
     normed_quantized_linear,

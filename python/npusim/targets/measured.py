@@ -293,7 +293,12 @@ class CodeRows:
         begin_us: to begin and end a block.
         block_bytes_per_us: of weights and x, that a block reads.
         tiles: of more rows.
-        exchange_us: where the blocks of a cluster split K.
+        exchange_us: for each block beyond the first that splits K in a cluster, of 8,192 sums; it
+            grows with their number to the power of 1.5.
+        expand_begin_us: to begin and end a launch that expands codes, and to have the product wait
+            for it.
+        expanded_bytes_per_us: of codes and what they are expanded to.
+        most_expanded_bytes: that may be taken of memory for it.
     """
 
     multistage_rows: int
@@ -303,6 +308,9 @@ class CodeRows:
     block_bytes_per_us: float
     tiles: tuple[CodeTile, ...]
     exchange_us: float
+    expand_begin_us: float
+    expanded_bytes_per_us: float
+    most_expanded_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,13 @@ from dataclasses import replace
 from npusim.abi.kernels import KERNELS, RANK
 from npusim.abi.scalar import OPCODES
 from npusim.codegen.choice import Choice, Choices
-from npusim.codegen.cuda import one_order, tma_attention, tma_codes, tma_matmul
+from npusim.codegen.cuda import (
+    expanded_codes,
+    one_order,
+    tma_attention,
+    tma_codes,
+    tma_matmul,
+)
 from npusim.codegen.cuda.image import Image
 from npusim.codegen.cuda.library import library_problem, own_operands, prefers_library
 from npusim.codegen.cuda.variants import CLUSTER, variants
@@ -74,8 +80,7 @@ def _variant(stem: str, params: bytes, target: TargetConfig) -> str:
         clustered = "clusters" in target.features and CLUSTER in variants(stem, params)
         return CLUSTER if clustered else ""
     if stem in tma_codes.STEMS and target.uses_tma:
-        codes = tma_codes.tiles(fields, 1)
-        return codes[0].name if codes else ""
+        return expanded_codes.best(fields)
     if stem not in tma_matmul.STEMS or not target.uses_tma:
         return ""
     found = tma_matmul.tiles(fields, 1)

@@ -15,7 +15,7 @@ from npusim.codegen.cuda import nvrtc
 from npusim.codegen.cuda.choices import with_library
 from npusim.codegen.cuda.dialect import DIALECT
 from npusim.codegen.cuda.image import Image, pack_image
-from npusim.codegen.cuda.source import kernel_source, stem_source
+from npusim.codegen.cuda.source import expanded_source, kernel_source, stem_source
 from npusim.codegen.cuda.variants import config_of
 from npusim.codegen.elementwise import generated_source
 from npusim.codegen.launch_config import LaunchConfig
@@ -60,10 +60,13 @@ def specialise(
     """
     fields = KERNELS[stem].unpack(params)
     config = config_of(stem, params, variant)
-    body = generated_source(stem, fields, DIALECT) or stem_source(stem)
-    assert body is not None, stem
     macros = (f"-DNPUSIM_{name}={value}" for name, value in config.defines.items())
-    source = kernel_source(stem, fields, body, unwritten)
+    if config.product is not None:
+        source = expanded_source(fields, config.product, unwritten)
+    else:
+        body = generated_source(stem, fields, DIALECT) or stem_source(stem)
+        assert body is not None, stem
+        source = kernel_source(stem, fields, body, unwritten)
     return source, config, (*_OPTIONS, *macros)
 
 

@@ -18,6 +18,7 @@ from npusim.codegen.cuda import (
     matmul_rules,
     paging,
     ranks,
+    recurrent,
     rows,
 )
 from npusim.codegen.launch_config import Rule
@@ -32,6 +33,7 @@ RULES: Mapping[str, Rule] = {
     **decoding.RULES,  # linear among them
     **paging.RULES,
     **ranks.RULES,
+    **recurrent.RULES,
     **rows.RULES,
     **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }

@@ -14,6 +14,10 @@ from npusim.abi.kernels import KERNELS, KernelDef, Params
 from npusim.codegen.source import float_literal, inlined, is_zero, stem_files
 
 _SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/dependent_launch.h"\n'
+_EXPANDED = (
+    '#include "kernels/cuda/quantization/expanded_codes.h"\n'
+    '#include "kernels/cuda/matmul/linear_entry.h"\n'
+)
 _ENTRY = re.compile(r'^(?:extern "C" __global__ void[^{;]*|NPUSIM_ENTRY )\{$', re.MULTILINE)
 _LAUNCHES_DEPENDENTS, _WAITS = (
     "\n  npusim::launch_dependents();",
@@ -48,11 +52,29 @@ def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> s
         unwritten: the operands (bit i: operand i) that nothing writes before the command in its
             method.
     """
+    return _source(stem, params, body, unwritten, "")
+
+
+def expanded_source(params: Params, product: Params, unwritten: int = 0) -> str:
+    """Returns what NVRTC is given for a product over codes that are expanded first.
+
+    Args:
+        params: of the `quantized_linear`.
+        product: of the `linear` over what the codes are expanded to.
+        unwritten: as for `kernel_source`, of the former's operands; the latter waits for all.
+    """
+    codes = prologue(KERNELS["quantized_linear"], params, "code_params")
+    codes += f"namespace npusim {{\nconstexpr unsigned unwritten_codes = {unwritten:#x};\n}}\n"
+    return _source("linear", product, _EXPANDED, 0, codes)
+
+
+def _source(stem: str, params: Params, body: str, unwritten: int, constants: str) -> str:
     seen: set[str] = set()
     shared = inlined(_SHARED, seen, "cuda")
     text = inlined(body, seen, "cuda")
     kernel = KERNELS[stem]
-    constants = struct(kernel) if kernel.generated_only or kernel.collective else ""
+    if kernel.generated_only or kernel.collective:
+        constants += struct(kernel)
     constants += prologue(kernel, params)
     if reads_before_wait(stem):
         constants += (
@@ -70,11 +92,11 @@ def reads_before_wait(stem: str) -> bool:
     return "unwritten_operands" in inlined(stem_source(stem) or "", set(), "cuda")
 
 
-def prologue(kernel: KernelDef, params: Params) -> str:
-    """Returns the parameter struct as a constant, every field written out."""
-    rows = [f"    .{name} = {_literal(params[name], kind)}," for name, kind, _ in kernel.fields]
+def prologue(kernel: KernelDef, params: Params, name: str = "params") -> str:
+    """Returns the parameter struct as a constant of a name, every field written out."""
+    rows = [f"    .{key} = {_literal(params[key], kind)}," for key, kind, _ in kernel.fields]
     return (
-        f"namespace npusim {{\nconstexpr abi::{kernel.struct_name} params = {{\n"
+        f"namespace npusim {{\nconstexpr abi::{kernel.struct_name} {name} = {{\n"
         + "\n".join(rows)
         + "\n};\n}  // namespace npusim\n"
     )

@@ -28,6 +28,7 @@ _REGISTERS = 65536  # of a processor
 _LOADING_REGISTERS = 24  # of a thread of a warpgroup that only loads
 _PLAIN = 64  # rows and columns of the tiles of devices without TMA
 _PLAIN_STAGES = 3
+_EXCHANGED = 64 * 128  # sums of a tile, whose exchange was measured
 _SPLITS = (1, 2, 3, 4, 5, 6, 8)
 
 
@@ -141,10 +142,12 @@ def microseconds(p: Params, tile: CodeTile) -> float:
     parts = 2 if p["gated"] else 1
     grid = blocks(m, tile.tokens) * blocks(n * parts, _GROUP_ROWS * tile.groups) * tile.split
     places = PROCESSORS * tile.per_processor
-    waves = blocks(grid, places) if grid < 4 * places else grid / places
+    waves = blocks(grid, places)
     beside = blocks(min(grid, places), PROCESSORS)
     step = max(tile.step_us, beside * tile.shared_step_us)
     time = waves * (blocks(blocks(k, _STEP), tile.split) * step + tile.ends_us)
     if tile.split > 1:  # worth it on processors that have nothing to do
-        time += _FIT.exchange_us * (1 if grid <= PROCESSORS * 1.5 else 10)
+        area = 64 * tile.groups * tile.tokens / _EXCHANGED
+        exchange = _FIT.exchange_us * area**1.5 * (tile.split - 1)
+        time += exchange * (1 if grid <= PROCESSORS * 1.5 else 10)
     return time

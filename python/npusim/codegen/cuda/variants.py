@@ -8,6 +8,7 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen.cuda import (
     attention_rules,
     convolutions,
+    expanded_codes,
     matmul_rules,
     one_order,
     strips,
@@ -22,6 +23,7 @@ from npusim.codegen.launch_config import LaunchConfig, as_int, as_ints
 
 _SPLITS = (1, 2, 4, 8)
 _MOST_TMA = 12  # of TMA tiles, the best by estimate
+_MOST_EXPANDED = 4  # of them, over codes that are expanded first
 CLUSTER = "cluster"  # whose blocks share the keys of attention
 _MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 
@@ -47,9 +49,10 @@ def variants(stem: str, params: bytes) -> Mapping[str, LaunchConfig]:
             for tile in tma_matmul.tiles(fields, _MOST_TMA)
         }
     if stem in tma_codes.STEMS:
-        return {
-            tile.name: tma_codes.tma_codes(fields, tile)
-            for tile in tma_codes.tiles(fields, _MOST_TMA)
+        codes = {t.name: tma_codes.tma_codes(fields, t) for t in tma_codes.tiles(fields, _MOST_TMA)}
+        return codes | {
+            expanded_codes.name_of(tile): expanded_codes.expanded(fields, tile)
+            for tile in expanded_codes.tiles(fields, _MOST_EXPANDED)
         }
     if stem == "attention":
         return _attention(fields)

@@ -1,0 +1,45 @@
+"""Steps of recurrences: one command computes what PyTorch does, whatever its operands hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from npusim.codegen.cuda import nvrtc
+from tests.codegen import host
+from tests.codegen.cases import examples
+from tests.codegen.test_kernels import _bytes, _check, check_spilling
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_steps_are_what_pytorch_computes(tmp_path: Path) -> None:
+    chosen = list(examples("npu.lstm_step"))
+    keys = host.keys_of(e.program for e in chosen)
+    assert "lstm_step" in {stem for stem, _ in keys}
+    for unwritten in (0, 2):  # weights that are loaded after the wait, and before
+        kernels = host.build(keys, tmp_path, unwritten=unwritten)
+        for example in chosen:
+            given = [_bytes(t) for t in example.tensors if t is not None]
+            _check(example, host.run_program(example.program, kernels, given))
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite(value: float, tmp_path: Path) -> None:
+    chosen = [e for e in examples("npu.lstm_step") if e.dtype == "float32"][:3]
+    kernels = host.build(host.keys_of(e.program for e in chosen), tmp_path)
+    for example in chosen:
+        x, cell = example.tensors[0], example.tensors[4]
+        assert x is not None and cell is not None
+        x.flatten()[1] = value
+        cell.flatten()[-1] = value
+        given = [_bytes(t) for t in example.tensors if t is not None]
+        _check(example, host.run_program(example.program, kernels, given))
+
+
+def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+    chosen = (e for e in examples("npu.lstm_step") if e.dtype in ("float32", "float16"))
+    keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "lstm_step"]
+    check_spilling(keys, "sm_90a", compiler)
