@@ -222,7 +222,8 @@ void CudaCommandList::reserve() {
     if (steps_[i].failure != kNone) {
       arguments_[argument++] = failures_->data() + KernelFailures::offset(steps_[i].failure);
     }
-    if (codes_[code_of_[i]].exchanges()) arguments_[argument] = seat_.links->at[seat_.rank]->address();
+    if (codes_[code_of_[i]].exchanges())
+      arguments_[argument] = seat_.links->at[seat_.rank]->address();
   }
 }
 
