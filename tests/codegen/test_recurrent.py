@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+import npusim
 from npusim.codegen.cuda import nvrtc
 from tests.codegen import host
-from tests.codegen.cases import examples
+from tests.codegen.cases import TARGET, examples
 from tests.codegen.test_kernels import _bytes, _check, check_spilling
 
 
@@ -43,3 +46,23 @@ def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
     chosen = (e for e in examples("npu.lstm_step") if e.dtype in ("float32", "float16"))
     keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "lstm_step"]
     check_spilling(keys, "sm_90a", compiler)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_networks_give_all_steps_and_their_last_states(tmp_path: Path) -> None:
+    """Of several sequences, whose rows lie apart where steps are written into what is returned."""
+    torch.manual_seed(0)
+    model = nn.LSTM(7, 13, 2, batch_first=True, bidirectional=True).eval()
+    x = torch.randn(3, 3, 7)
+    program = npusim.compile(npusim.extract_ir(model, (x,)), replace(TARGET, code_format=""))
+    stems = [program.kernels[c.kernel].name for c in program.methods[0].commands]
+    assert stems.count("lstm_step") == 8  # the first of three reads states of zeros
+    weights = {name: _bytes(tensor) for name, tensor in model.state_dict().items()}
+    kernels = host.build(host.keys_of([program]), tmp_path)
+    results = host.run_program(program, kernels, [_bytes(x)], weights)
+    with torch.no_grad():
+        y, states = model(x)
+    for want, spec, got in zip((y, *states), program.output_specs, results, strict=True):
+        assert spec.shape == tuple(want.shape)
+        given = torch.frombuffer(bytearray(got), dtype=torch.float32).reshape(want.shape)
+        torch.testing.assert_close(given, want)

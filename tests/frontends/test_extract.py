@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._decomp import decompositions
 from torch.nn import functional
 
 import npusim
@@ -386,3 +387,30 @@ def test_writing_where_a_mask_is_true_keeps_the_shape() -> None:
 def _turned(t: Tensor) -> Tensor:
     rows, columns = torch.where(t > 0)
     return t.index_put((columns, rows), torch.tensor(0.5))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_states_of_recurrences_keep_their_shapes(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where PyTorch's trace of an LSTM squeezes the batch, as 2.11 does."""
+    layer = decompositions.one_layer_lstm
+
+    def squeezing(*args: Any, **kwargs: Any) -> Any:
+        y, states = layer(*args, **kwargs)
+        return y, tuple(state.unsqueeze(0).squeeze(1) for state in states)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True)
+
+        def forward(self, t: Tensor) -> Any:
+            y, (h, c) = self.lstm(t)
+            return y, h, c, h.transpose(0, 1).reshape(h.shape[1], -1)
+
+    monkeypatch.setattr(decompositions, "one_layer_lstm", squeezing)
+    graph = extract(Last(), x(batch, 3, 4))
+    shapes = [graph.types[output.value].shape for output in graph.outputs]
+    assert shapes == [(batch, 3, 10), (4, batch, 5), (4, batch, 5), (batch, 20)]
+    assert decompositions.one_layer_lstm is squeezing

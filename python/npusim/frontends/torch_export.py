@@ -32,6 +32,7 @@ from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
 from npusim.frontends.exported_program import translate
+from npusim.frontends.recurrences import states_as_given
 from npusim.frontends.refusals import explain, users_frames
 from npusim.frontends.selected_rows import traced_with_selections
 from npusim.frontends.uncompiled import compiled_when_called
@@ -260,11 +261,15 @@ def _known_grad_mode(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reference_paths() -> Iterator[None]:
-    """Keeps nn.Transformer and nn.MultiheadAttention from calling their opaque fused kernels."""
+    """Keeps modules on paths that traces can follow, and gives the results of modules themselves.
+
+    nn.Transformer and nn.MultiheadAttention do not call their opaque fused kernels.
+    """
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with states_as_given():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
