@@ -16,7 +16,12 @@ from npusim.binding import kernel_root
 from npusim.codegen.cuda import nvrtc, one_order
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.cuda.source import kernel_source, stem_source
+from npusim.codegen.cuda.source import (
+    EXPANDED_CODES,
+    expanded_source,
+    kernel_source,
+    stem_source,
+)
 from npusim.codegen.cuda.variants import variants
 from npusim.errors import Error
 from tests.codegen import host
@@ -63,10 +68,16 @@ def _problem(compiler: nvrtc.Nvrtc, header: Path) -> str:
     name = f"kernels/{header.relative_to(kernel_root())}"
     problem = f"no stem includes {name}"
     for (stem, params), variant in _examples().values():
-        if name not in _included(_ALWAYS + (stem_source(stem) or ""), set()):
+        expands = variant.startswith("expanded")
+        written = EXPANDED_CODES if expands else stem_source(stem) or ""
+        if name not in _included(_ALWAYS + written, set()):
             continue
-        _, _, options = specialise(stem, params, variant=variant)
-        source = kernel_source(stem, KERNELS[stem].unpack(params), f'#include "{name}"\n')
+        _, config, options = specialise(stem, params, variant=variant)
+        fields, include = KERNELS[stem].unpack(params), f'#include "{name}"\n'
+        if config.product is not None:
+            source = expanded_source(fields, config.product, body=include)
+        else:
+            source = kernel_source(stem, fields, include)
         try:
             compiler.compile(source, ("--gpu-architecture=sm_90a", *options), name)
         except Error as error:

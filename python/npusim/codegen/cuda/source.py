@@ -14,7 +14,7 @@ from npusim.abi.kernels import KERNELS, KernelDef, Params
 from npusim.codegen.source import float_literal, inlined, is_zero, stem_files
 
 _SHARED = '#include "kernels/shared/abi.h"\n#include "kernels/cuda/common/dependent_launch.h"\n'
-_EXPANDED = (
+EXPANDED_CODES = (
     '#include "kernels/cuda/quantization/expanded_codes.h"\n'
     '#include "kernels/cuda/matmul/linear_entry.h"\n'
 )
@@ -55,17 +55,20 @@ def kernel_source(stem: str, params: Params, body: str, unwritten: int = 0) -> s
     return _source(stem, params, body, unwritten, "")
 
 
-def expanded_source(params: Params, product: Params, unwritten: int = 0) -> str:
+def expanded_source(
+    params: Params, product: Params, unwritten: int = 0, body: str = EXPANDED_CODES
+) -> str:
     """Returns what NVRTC is given for a product over codes that are expanded first.
 
     Args:
         params: of the `quantized_linear`.
         product: of the `linear` over what the codes are expanded to.
+        body: the text of both kernels.
         unwritten: as for `kernel_source`, of the former's operands; the latter waits for all.
     """
     codes = prologue(KERNELS["quantized_linear"], params, "code_params")
     codes += f"namespace npusim {{\nconstexpr unsigned unwritten_codes = {unwritten:#x};\n}}\n"
-    return _source("linear", product, _EXPANDED, 0, codes)
+    return _source("linear", product, body, 0, codes)
 
 
 def _source(stem: str, params: Params, body: str, unwritten: int, constants: str) -> str:
