@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.cuda_cases import Params
 from npusim.codegen.cuda import nvrtc
-from npusim.codegen.cuda.source import expanded_source, kernel_source, stem_source
+from npusim.codegen.cuda.compile_kernels import source_of
 from npusim.codegen.launch_config import LaunchConfig, TensorMap
 
 _OPTIONS = ("--std=c++20", "-default-device")
@@ -140,12 +140,7 @@ def compile_kernel(
     """Returns what a kernel is made of; NVRTC compiles without holding the interpreter."""
     macros = [f"-DNPUSIM_{name}={value}" for name, value in config.defines.items()]
     options = (*_OPTIONS, f"--gpu-architecture={driver.arch}", *macros)
-    if config.product is not None:
-        source = expanded_source(params, config.product)
-    else:
-        body = stem_source(stem)
-        assert body is not None
-        source = kernel_source(stem, params, body)
+    source = source_of(stem, params, config)
     return config, nvrtc.load().compile(source, options, f"{stem}.cu")[0]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from npusim.abi.kernels import KERNELS
+from npusim.abi.kernels import KERNELS, Params
 from npusim.codegen import cache
 from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc
@@ -61,13 +61,16 @@ def specialise(
     fields = KERNELS[stem].unpack(params)
     config = config_of(stem, params, variant)
     macros = (f"-DNPUSIM_{name}={value}" for name, value in config.defines.items())
+    return source_of(stem, fields, config, unwritten), config, (*_OPTIONS, *macros)
+
+
+def source_of(stem: str, fields: Params, config: LaunchConfig, unwritten: int = 0) -> str:
+    """Returns what NVRTC is given for a command of a launch configuration."""
     if config.product is not None:
-        source = expanded_source(fields, config.product, unwritten)
-    else:
-        body = generated_source(stem, fields, DIALECT) or stem_source(stem)
-        assert body is not None, stem
-        source = kernel_source(stem, fields, body, unwritten)
-    return source, config, (*_OPTIONS, *macros)
+        return expanded_source(fields, config.product, unwritten)
+    body = generated_source(stem, fields, DIALECT) or stem_source(stem)
+    assert body is not None, stem
+    return kernel_source(stem, fields, body, unwritten)
 
 
 def _image(

@@ -32,11 +32,10 @@ def name_of(tile: ClusterTile) -> str:
 def product_of(p: Params) -> Params:
     """Returns the `linear` over the expanded matrix, one segment, that a product becomes."""
     names = {name for name, _, _ in KERNELS["linear"].fields}
-    rows = as_int(p, "n") * (2 if p["gated"] else 1)
     rest = (0,) * (LINEAR_SEGMENTS - 1)
     own = {name: value for name, value in p.items() if name in names}
     return own | {
-        "rows": (rows, *rest),
+        "rows": (_rows(p), *rest),
         "ldw": (_padded(p), *rest),
         "segments": 1,
         "w_dtype": p["x_dtype"],
