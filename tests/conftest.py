@@ -9,6 +9,7 @@ A golden file holds the expected text of one test. It lies beside the tests, in
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import re
 import signal
@@ -127,6 +128,13 @@ def _one_of_each_op(items: list[pytest.Item], device: str) -> set[pytest.Item]:
             name = getattr(parameters["op"], "name", parameters["op"])
             by_op.setdefault(name, []).append(item)
     return kept | {cases[turn % len(cases)] for turn, cases in enumerate(by_op.values())}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Has the garbage collector leave alone what modules and collected tests hold to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda.rules import RULES
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
-from npusim.ir.opdef import REGISTRY, OpDef
+from npusim.ir.opdef import REGISTRY, Case, OpDef
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from npusim.program.program import CompiledProgram
@@ -33,7 +34,7 @@ class Example:
 
     op: OpDef
     dtype: str
-    tensors: list[torch.Tensor | None]
+    tensors: list[Tensor | None]
     graph: Graph
     program: CompiledProgram
 
@@ -41,16 +42,29 @@ class Example:
 def examples(*ops: str) -> Iterator[Example]:
     """Yields the conformance cases, of some ops or of all, whose kernels CUDA has."""
     for op in (REGISTRY[name] for name in ops or REGISTRY):
-        for case in op.cases:
+        for index, case in enumerate(op.cases):
             for dtype in op.dtypes:
-                tensors = tensors_for(case, dtype, f"{op.name}{case.inputs}")
-                graph = graph_of(op, case, tensors, dtype)
-                try:
-                    program = assemble(graph, TARGET)
-                except UnsupportedOpError:
-                    continue
-                assert all(kernel.name in RULES for kernel in program.kernels)
-                yield Example(op, dtype, tensors, graph, program)
+                lowered = _lowered(op.name, index, dtype)
+                if lowered is not None:
+                    yield Example(op, dtype, _tensors(op, case, dtype), *lowered)
+
+
+def _tensors(op: OpDef, case: Case, dtype: str) -> list[Tensor | None]:
+    return tensors_for(case, dtype, f"{op.name}{case.inputs}")
+
+
+@cache
+def _lowered(name: str, index: int, dtype: str) -> tuple[Graph, CompiledProgram] | None:
+    """Returns an op's case as a graph and a program; none where CUDA has no kernels for it."""
+    op = REGISTRY[name]
+    case = op.cases[index]
+    graph = graph_of(op, case, _tensors(op, case, dtype), dtype)
+    try:
+        program = assemble(graph, TARGET)
+    except UnsupportedOpError:
+        return None
+    assert all(kernel.name in RULES for kernel in program.kernels)
+    return graph, program
 
 
 def spread(each: int) -> Iterator[Example]:
@@ -102,8 +116,13 @@ class ManyRows(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-def models() -> Iterator[CompiledProgram]:
-    """Yields programs of small models in 16-bit: their fused kernels, which no single op calls."""
+@cache
+def models() -> tuple[CompiledProgram, ...]:
+    """Returns programs of small models in 16-bit: their fused kernels, which no single op calls."""
+    return tuple(_models())
+
+
+def _models() -> Iterator[CompiledProgram]:
     target = replace(TARGET, code_format="")  # no code
     for name in ("resnet18", "mobilenet_v2"):
         model, (x,) = build(name, small=True)
