@@ -26,7 +26,7 @@ set(objective_flags -xobjective-c++ -fno-objc-arc)
 if(NOT APPLE)
   list(APPEND objective_flags -fobjc-runtime=gcc)
 endif()
-set_source_files_properties(cpp/metal/mps.mm PROPERTIES LANGUAGE CXX
+set_source_files_properties(cpp/metal/mps.mm PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON
                                                         COMPILE_OPTIONS "${objective_flags}")
 
 add_library(npusim_metal INTERFACE)

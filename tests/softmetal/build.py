@@ -113,6 +113,10 @@ def build_runtime() -> Path:
         f"-DNPUSIM_METAL_CPP={headers}",
         f"-DNPUSIM_SOFTMETAL={device}",
         "-DNPUSIM_ISAS=baseline",
+        # For size, all of it, which takes the least time and lets headers be read once.
+        "-DCMAKE_BUILD_TYPE=MinSizeRel",
+        "-DNPUSIM_SMALL=ON",
+        "-DNPUSIM_PRECOMPILED_HEADERS=ON",
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         f"-DPython_EXECUTABLE={sys.executable}",
     )
