@@ -17,7 +17,10 @@ BIN := $(CURDIR)/$(VENV)/bin
 # In its own PATH, so that CMake finds ninja and scikit-build-core finds cmake.
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
+# Of what is installed a third is ever imported, which Python compiles when it is: once, so it has to
+# keep it, and pytest what it makes of asserts, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile $(PIP_FLAGS)
 
 # One name of the compiler for every build: a cache takes another for another compiler.
 ifeq ($(origin CXX),default)
@@ -90,7 +93,14 @@ soak: $(VENV)/npusim $(VENV)/dev
 
 # --- checks ----------------------------------------------------------------------------------
 
-test: lint types ctest sanitize fuzz sdk-smoke pytest metal-smoke docs
+# Two at a time while compilers and installers take turns at using the processors, what fails
+# soonest first; tests of Python have the machine to themselves.
+TOGETHER = $(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+test:
+	$(TOGETHER) fuzz lint
+	$(TOGETHER) types ctest docs sanitize sdk-smoke
+	$(MAKE) pytest
+	$(MAKE) metal-smoke
 	@echo "All checks passed."
 
 # What to run after every edit: under a minute, a test or more of each part of the pipeline.
@@ -121,7 +131,7 @@ types: $(VENV)/dev
 # Warnings are errors in every check. GCC 12 takes "text" + std::string for an overlapping copy
 # (GCC bug 105651).
 IS_GCC := $(findstring Free Software,$(shell $(CXX) --version 2>/dev/null))
-test ctest sdk sdk-smoke pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
+ctest sdk sdk-smoke pytest metal metal-smoke smoke docs check-wheel: STRICT = NPUSIM_WERROR=ON \
   $(if $(IS_GCC),CMAKE_CXX_FLAGS=-Wno-error=restrict)
 
 ctest: $(VENV)/npusim $(VENV)/dev
@@ -131,13 +141,13 @@ ctest: $(VENV)/npusim $(VENV)/dev
 
 # Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all. Only the
 # instruction set that this machine would choose.
-sanitize: $(VENV)/dev
+sanitize: $(VENV)/torch
 	cmake --preset sanitize
 	cmake --build --preset sanitize -- -k 0
 	ctest --preset sanitize -j $(JOBS)
 
 FUZZ_RUNS ?= 50000
-fuzz: $(VENV)/dev
+fuzz: $(VENV)/torch
 	@cxx=$$(.ci/fuzzing-compiler); if [ -z "$$cxx" ]; then \
 	  echo "No Clang with libFuzzer here: ctest replays the loaders' corpus, nothing extends it."; \
 	else set -ex; \

@@ -1,6 +1,7 @@
 // cuBLASLt and cuDNN in place of own kernels, over stubs of both and of the driver: what is taken
 // for such a library, what is refused in an image, and the same graph with and without them.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -172,7 +173,7 @@ void takes_only_what_it_knows() {
                   [&] { cuda::CudnnLibrary(nowhere, kCuda12); });
   }
   const auto folder =
-      std::filesystem::temp_directory_path() / ("npusim-libraries-" + std::to_string(std::rand()));
+      std::filesystem::temp_directory_path() / ("npusim-libraries-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   const Strings wrong = {folder.string()};
   std::filesystem::copy_file(NPUSIM_STUB_CUDA, folder / "libcudnn.so.9");
