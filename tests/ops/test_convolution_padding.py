@@ -31,6 +31,7 @@ def bits(found: Tensor) -> tuple[np.ndarray, np.ndarray]:
     kind = torch.int32 if found.dtype == torch.float32 else torch.int16
     return nan.numpy(), found.masked_fill(nan, 0).view(kind).numpy()
 
+
 RUNS = [(name, dtype) for name in CASES for dtype in (torch.float32, torch.bfloat16)]
 RUNS.append(("ordinary", torch.float16))
 
