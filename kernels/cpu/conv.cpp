@@ -162,7 +162,8 @@ class RowBlock {
              .stride = from.count,
              .count = from.count,
              .run = plan_.run(),
-             .tap_k = s_.tap_k};
+             .tap_k = s_.tap_k,
+             .zeros = plan_.strip ? nullptr : s_.zeros};
     if (from.count == 0) return;
     const int64_t start = group_ * plan_.columns;
     out_.bias = bias_ ? bias_ + start : nullptr;

@@ -80,6 +80,7 @@ struct Rows {
   int64_t taps = 1;
   int64_t run = 0;
   const int64_t* tap_k = nullptr;  // [taps]: where each begins along K
+  const Element* zeros = nullptr;  // what runs that are all zero, a convolution's padding, point to
 };
 
 // B of `k` rows of elements of a float dtype: panel p begins at element p * k * kPanel. Where these
@@ -138,6 +139,7 @@ struct Tile {
   float* sums;                     // [rows][kSumsStride]
   bool add_to_sums;                // continue from sums instead of zero
   const LinearOutput* output;      // nullptr: leave the result in sums
+  const Element* zeros = nullptr;  // as of Rows
   const char* prefetch = nullptr;  // what to bring near: a kFetchTiles-th of a row of B a step
 };
 
@@ -237,6 +239,19 @@ inline void in_order(Vec (&sums)[2]) {
 }
 #endif
 
+// A row of panels that are `stride` apart, widened, in the order that sums are kept in.
+template <int V, typename B>
+inline void load_row(const B* b, int64_t stride, Vec (&row)[V]) {
+  if constexpr (kInHalves<B>) {
+    load_halves(b, row);
+  } else {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      row[v] = load(b + v / kPanelVecs * stride + v % kPanelVecs * kLanes);
+    }
+  }
+}
+
 #ifdef NPUSIM_BASE_ISA
 // Two rows of a panel beside each other, as pairs.
 template <int... I>
@@ -289,14 +304,7 @@ inline void add_products(const Tile& tile, const Element* const (&a)[R], const B
   for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kFetched) {
     __builtin_prefetch(soon, 0, 2);
     Vec row[V];
-    if constexpr (kInHalves<B>) {
-      load_halves(b, row);
-    } else {
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) {
-        row[v] = load(b + v / kPanelVecs * tile.panel_stride + v % kPanelVecs * kLanes);
-      }
-    }
+    load_row(b, tile.panel_stride, row);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Vec x = broadcast(a[r][k]);
@@ -306,6 +314,39 @@ inline void add_products(const Tile& tile, const Element* const (&a)[R], const B
   }
 }
 #endif
+
+// Whether all rows of a tile read padding.
+template <int R>
+inline bool are_zeros(const Element* const* at, const Element* zeros) {
+  if constexpr (R == 1) return false;  // one row has nothing to save
+  bool all = at[0] == zeros;
+#pragma GCC unroll 8
+  for (int r = 1; r < R; ++r) all &= at[r] == zeros;
+  return all;
+}
+
+// Products of zeros are the same for all rows: zero, or NaN where a weight is not finite. They
+// begin with -0, which adds nothing to any sum, so that sums are what products of each row had made
+// them.
+template <int R, int V, typename B>
+inline void add_zeros(const Tile& tile, const B* b, const char*& soon, Vec (&acc)[R][V]) {
+  constexpr int64_t kFetched = kPanel / kFetchTiles * sizeof(B);
+  const Vec zero{};
+  Vec sum[V];
+  for (int v = 0; v < V; ++v) sum[v] = broadcast(-0.0F);
+  for (int64_t k = 0; k < tile.run; ++k, b += kPanel, soon += kFetched) {
+    __builtin_prefetch(soon, 0, 2);
+    Vec row[V];
+    load_row(b, tile.panel_stride, row);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sum[v] += zero * row[v];
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) acc[r][v] += sum[v];
+  }
+}
 
 template <int R, int P, typename B>
 [[gnu::noinline]] void multiply_tile(const Tile& tile) {
@@ -322,10 +363,16 @@ template <int R, int P, typename B>
   const B* panel = static_cast<const B*>(tile.b);
   const char* soon = tile.prefetch ? tile.prefetch : static_cast<const char*>(tile.b);
   for (int64_t t = 0; t < tile.taps; ++t) {
+    const Element* const* at = tile.at + t * tile.stride;
+    const B* b = panel + (tile.tap_k[t] + tile.begin) * kPanel;
+    if (are_zeros<R>(at, tile.zeros)) {
+      add_zeros(tile, b, soon, acc);
+      continue;
+    }
     const Element* a[R];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) a[r] = tile.at[t * tile.stride + r] + tile.begin;
-    add_products<R, V>(tile, a, panel + (tile.tap_k[t] + tile.begin) * kPanel, soon, acc);
+    for (int r = 0; r < R; ++r) a[r] = at[r] + tile.begin;
+    add_products<R, V>(tile, a, b, soon, acc);
   }
   if constexpr (kInHalves<B>) {
 #pragma GCC unroll 8
@@ -606,6 +653,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
           .sums = keep ? sums + row * kSumsStride : sums,
           .add_to_sums = i > 0,
           .output = nullptr,
+          .zeros = a.zeros,
           .prefetch = soon && t < panels * kFetchTiles ? soon + fetched * row_bytes : nullptr};
       if (widens) {
         tile.b = b.widened;

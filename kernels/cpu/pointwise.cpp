@@ -4,7 +4,7 @@
 // program runs over them, and its last instruction writes straight to y where it can. y may be the
 // very memory of an input with the same strides and element size: a tile is read before written.
 #include "kernels/cpu/check.h"
-#include "kernels/cpu/pointwise_tile.h"
+#include "kernels/cpu/pointwise_bytes.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -118,7 +118,8 @@ class Runner {
         call_(call),
         machine_(p_, call.scratch, count_registers(p_), call.failure),
         tiling_(tiling(p_)),
-        y_(walk(p_, p_.y_strides, p_.y_dtype)) {
+        y_(walk(p_, p_.y_strides, p_.y_dtype)),
+        end_(y_.inner == 1 ? byte_end(p_) : ByteEnd{}) {
     for (int i = 0; i < p_.n_inputs; ++i)
       x_[i] = walk(p_, p_.x_strides + i * abi::kRank, p_.x_dtype[i]);
     for (int i = 0; i < p_.n_instructions; ++i) overwritten_ |= 1u << instruction(p_, i).dst;
@@ -173,7 +174,8 @@ class Runner {
     std::byte* y = static_cast<std::byte*>(call_.operands[p_.n_inputs]);
     const bool direct =
         last_is_result_ && is_native(p_.y_dtype, p_.result_class) && in_place(y_, tile);
-    machine_.execute(tile.elements(), direct ? y + offset_of(p_, y_, tile) * y_.size : nullptr);
+    machine_.execute(p_.n_instructions - end_.instructions, tile.elements(),
+                     direct ? y + offset_of(p_, y_, tile) * y_.size : nullptr);
     if (!direct) store_result(tile, y);
   }
 
@@ -211,7 +213,18 @@ class Runner {
     machine_.set(i, {machine_.storage(i), 1});
   }
 
+  // The same of a program that ends in bytes, whose last instructions were left out.
+  void store_bytes_of(const Tile& tile, uint8_t* y) {
+    Register x = machine_.get(end_.x);
+    if (y_.flat) return store_byte_end(end_, x, tile.elements(), y + offset_of(p_, y_, tile));
+    for_each_row(p_, y_, tile, [&](int64_t offset) {
+      store_byte_end(end_, x, tile.columns, y + offset);
+      x.data = static_cast<const float*>(x.data) + x.step * tile.columns;
+    });
+  }
+
   void store_result(const Tile& tile, std::byte* y) {
+    if (end_.instructions > 0) return store_bytes_of(tile, reinterpret_cast<uint8_t*>(y));
     with_class(p_.result_class, [&](auto type) {
       using C = decltype(type);
       const Register result = machine_.get(p_.result);
@@ -232,6 +245,7 @@ class Runner {
   TileMachine machine_;
   const Tiling tiling_;
   const Walk y_;
+  const ByteEnd end_;
   Walk x_[abi::kPointwiseInputs];
   int64_t loaded_rows_[abi::kPointwiseInputs] = {};
   uint32_t overwritten_ = 0;

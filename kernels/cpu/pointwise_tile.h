@@ -99,10 +99,11 @@ class TileMachine {
   void set(int32_t index, Register value) { registers_[index] = value; }
   Register get(int32_t index) const { return registers_[index]; }
 
-  // Executes the program over n elements. The last instruction writes `direct` instead of its
-  // register when that is not null; direct has room for n rounded up to whole vectors.
-  void execute(int64_t n, void* direct) {
-    for (int i = 0; i < p_.n_instructions; ++i) {
+  // Executes the program's first `count` instructions over n elements. The last instruction writes
+  // `direct` instead of its register when that is not null; direct has room for n rounded up to
+  // whole vectors.
+  void execute(int count, int64_t n, void* direct) {
+    for (int i = 0; i < count; ++i) {
       const Instruction ins = instruction(p_, i);
       if (overwrites_unread(ins)) {
         const int32_t slot = slot_[ins.dst];

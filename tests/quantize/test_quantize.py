@@ -295,6 +295,38 @@ def test_what_follows_a_layer_is_computed_with_it(act: torch.nn.Module) -> None:
     assert "uint8" in [node.type.dtype for node in products(found.graph)]
 
 
+@pytest.mark.parametrize("gate", [torch.nn.Hardsigmoid(), torch.nn.Sigmoid()])
+@pytest.mark.parametrize("act", [torch.nn.Hardswish(), torch.nn.ReLU(), torch.nn.SiLU()])
+def test_gated_blocks(gate: torch.nn.Module, act: torch.nn.Module) -> None:
+    """Inverted residuals whose channels a squeeze and excitation weighs; all products are of
+    bytes, in place or not."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.norm = torch.nn.Conv2d(8, 24, 1, bias=False), torch.nn.BatchNorm2d(24)
+            self.each = torch.nn.Conv2d(24, 24, 5, padding=2, groups=24)
+            self.squeeze, self.excite = torch.nn.Conv2d(24, 8, 1), torch.nn.Conv2d(8, 24, 1)
+            self.down = torch.nn.Conv2d(24, 8, 1)
+            self.gate, self.act = gate, act
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.act(self.each(self.act(self.norm(self.up(x)))))
+            means = torch.nn.functional.adaptive_avg_pool2d(y, 1)
+            y = self.gate(self.excite(torch.relu_(self.squeeze(means)))) * y
+            return x + self.down(y)
+
+    torch.manual_seed(12)
+    net = made(Block(), torch.zeros(1, 8, 9, 9))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    assert found.report.quantized == 5
+    got, wanted = (
+        outputs(graph, weights, net.data["x"])
+        for graph, weights in ((found.graph, found.weights), (net.graph, net.weights))
+    )
+    assert sqnr(got, wanted) > 25
+
+
 def test_a_machine_of_bytes_computes_all_between_the_first_and_the_last(net: Model) -> None:
     """Means as well, which a processor computes in floats."""
     found = npusim.quantize(net.graph, net.weights, net.data)
