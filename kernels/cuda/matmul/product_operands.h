@@ -10,6 +10,8 @@ constexpr bool kHasNormEps = requires(P p) { p.norm_eps; };
 template <typename P>
 constexpr bool kHasSlots = requires(P p) { p.slots; };
 template <typename P>
+constexpr bool kHasHeads = requires(P p) { p.kv_heads; };
+template <typename P>
 constexpr float norm_eps_of(const P& p) {
   if constexpr (kHasNormEps<P>) return p.norm_eps;
   return 0.0f;
@@ -20,11 +22,13 @@ constexpr int slots_of(const P& p) {
   return 0;
 }
 using Params = decltype(params);
-constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;
-constexpr bool kBeforeNorm = kHasSlots<Params> && !kHasNormEps<Params>;
-constexpr bool kAfterNorm = kHasSlots<Params> && kHasNormEps<Params>;
+// Whether columns are queries, keys and values that are turned and appended (rope_epilogue.h).
+constexpr bool kRotates = kHasHeads<Params>;
 constexpr float kNormEps = norm_eps_of(params);
 constexpr int kSlots = slots_of(params);
+constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;
+constexpr bool kBeforeNorm = kHasSlots<Params> && !kHasNormEps<Params>;
+constexpr bool kAfterNorm = kHasNormEps<Params> && kSlots > 0;
 
 // Operands between x and the rest: W, then the norm's weight, or the squares that the product
 // before a norm has stored.

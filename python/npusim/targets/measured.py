@@ -184,6 +184,7 @@ class OneOrder:
             on one processor take longer than what other processors then do meanwhile is worth.
         sole_bytes: that a block of these takes at least, and sole_room_bytes: at most, in stages.
         in_flight_bytes: of W, on the way to a processor, that keep memory busy.
+        turning_us: that a launch takes which turns and appends a product's columns.
     """
 
     tiles: tuple[TmaTile, ...]
@@ -197,6 +198,7 @@ class OneOrder:
     sole_bytes: int
     sole_room_bytes: int
     in_flight_bytes: int
+    turning_us: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ def linear_configs(p: Params) -> Configs:
                 found[name] = _swapped_us(p, groups, slices), config
         for ordered in ordered_tiles(p, slices):
             config = _deferred(tma_matmul.tma_matmul, p, ordered)
-            found[PREFIX + ordered.name] = tma_matmul.microseconds(p, ordered), config
+            turned = _FIT.turning_us if matmul_rules.rotates(p) else 0.0
+            found[PREFIX + ordered.name] = tma_matmul.microseconds(p, ordered) + turned, config
     return {name: found[name][1] for name in sorted(found, key=lambda name: found[name][0])}
 
 
@@ -128,7 +129,9 @@ def tiles(stem: str, p: Params) -> LaunchConfig:
     slices = slices_of(p)
     if leaves_norm(p):  # squares are summed by tiles
         slices, shapes = 1, (matmul_rules.TILES[-1],)
-    return matmul_rules.tiled(
+    if matmul_rules.rotates(p):  # scratch memory has the product
+        slices = 1
+    config = matmul_rules.tiled(
         *(m, n, k),
         parts=2 if p["gated"] else 1,
         tensor_cores=tensor_cores,
@@ -136,6 +139,7 @@ def tiles(stem: str, p: Params) -> LaunchConfig:
         shapes=shapes,
         splits=(slices,),
     )
+    return matmul_rules.then_turned(p, config)
 
 
 def _code_rows(p: Params) -> LaunchConfig:
