@@ -5,7 +5,7 @@
 A product that turns and appends its columns itself (linear_rope_append) is held to the bits of the
 product and the launch after it, for all its kernels, with rows of no request and rows that go to
 one place. Then 28 layers of Qwen2.5-1.5B whose launches overlap, 1,024 tokens behind each row:
-microseconds a layer, by who turns, and by how attention's blocks fold what they have.
+microseconds a layer, by who turns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,7 @@ class Heads:
     heads: int = 12
     kv_heads: int = 2
     size: int = 128
-    pages: int = 256 * (BEHIND // PAGE + 1)
+    pages: int = 300 * (BEHIND // PAGE + 1)
 
     def places(self, rows: int) -> list[Tensor]:
         """Returns positions, requests and tables of rows with as many tokens behind them."""
@@ -90,24 +89,12 @@ class Heads:
 
     def attention(self, rows: int) -> Params:
         """Returns the parameters of attention."""
-        own = {"v_dim": self.size, "q_strides": (self.size, self.heads * self.size),
-               "k_strides": self._pool, "v_strides": self._pool, "scale": self.size**-0.5}  # fmt: skip
+        own = {"v_dim": self.size, "q_strides": (self.size, self.heads * self.size)}
+        own |= {"k_strides": self._pool, "v_strides": self._pool, "scale": self.size**-0.5}
         return full(ATTENTION, self.shared(rows) | own)
 
 
-@contextmanager
-def clusters(most: int) -> Any:
-    """Attention's blocks fold in clusters of so many."""
-    before, paging._CLUSTER = paging._CLUSTER, most
-    try:
-        yield
-    finally:
-        paging._CLUSTER = before
-
-
-def built(
-    driver: Driver, cases: Sequence[tuple[str, Params, LaunchConfig, int]]
-) -> list[Kernel]:
+def built(driver: Driver, cases: Sequence[tuple[str, Params, LaunchConfig, int]]) -> list[Kernel]:
     """Compiles (stem, parameters, configuration, unwritten operands) in parallel."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -174,7 +161,8 @@ def check(driver: Driver, product: products.Product, heads: Heads, rows: int) ->
             same = [torch.equal(a, b) for a, b in zip(found, want, strict=True)]
             close = [float((a.float() - b.float()).norm() / b.float().norm())
                      for a, b in zip(found, want, strict=True)]  # fmt: skip
-            exact = shift == 0 and not name.endswith("tiles")
+            exact = shift == 0 or "swapped" not in name or rows > 64
+            exact = exact and not name.endswith("tiles")
             wrong = not all(same) if exact else max(close) > 6e-3
             faults += wrong or bool(kernel.failure[0])
             if wrong or kernel.failure[0]:
@@ -203,30 +191,23 @@ def time_layers(driver: Driver, rows: Sequence[int]) -> None:
         joined = heads.joined(given, m)
         ways = one_order.configs(JOINED, joined)
         names = [n for n in ways if "swapped" in n] + [n for n in ways if "bulk" in n][:1]
-        cases = [(p.stem, p.params(m), next(iter(one_order.configs(p.stem, p.params(m)).values()))(),
-                  p.unwritten) for p in (qkv, *after)]  # fmt: skip
+        cases = []
+        for p in (qkv, *after):
+            config = next(iter(one_order.configs(p.stem, p.params(m)).values()))()
+            cases.append((p.stem, p.params(m), config, p.unwritten))
         cases.append((ROPE, rope, paging.paged_rope_append(rope), 0b111 << 5))
         cases += [(JOINED, joined, ways[n](), _unwritten(qkv, True)) for n in names]
-        folds = []
-        for most in (1, 2, 4, 8):
-            with clusters(most):
-                config = paging.paged_attention(attention)
-            if most == 1 or config.defines["CLUSTER"] == most:
-                folds.append((most, config))
-        cases += [(ATTENTION, attention, config, 0b111110) for _, config in folds]
+        cases.append((ATTENTION, attention, paging.paged_attention(attention), 0b111110))
         kernels = built(driver, [(s, p, c.on(features), u) for s, p, c, u in cases])
-        own = [kernel for kernel in kernels[: len(after) + 1]]
+        own = list(kernels[: len(after) + 1])
         turn = kernels[len(own)]
         whole = dict(zip(names, kernels[len(own) + 1 :], strict=False))
-        folded = dict(zip([most for most, _ in folds], kernels[-len(folds) :], strict=True))
         cos, sin = (torch.rand(m, heads.size, device="cuda").bfloat16() for _ in "cs")
         places = heads.places(m)
         size = heads.size
         calls: dict[str, list[tuple[Kernel, list[Tensor]]]] = {}
         labels = ["products", "and rotation", *(f"joined {n}" for n in names)]
-        labels += [f"apart, attention {most}" for most in folded]
-        labels += [f"joined {n}, attention {most}" for n in names[:1] for most in folded]
-        labels += [f"joined {n}, attention 1" for n in names[1:]]
+        labels += ["apart, attention", *(f"joined {n}, attention" for n in names)]
         for label in labels:
             calls[label] = []
         for number, layer in enumerate(layers):
@@ -246,8 +227,7 @@ def time_layers(driver: Driver, rows: Sequence[int]) -> None:
                 if head in whole:
                     first = [(whole[head], [*reads, cos, sin, *places, turned, *keep])]
                 if "attention" in label:
-                    kernel = folded[int(label.split()[-1])]
-                    first = [*first, (kernel, [turned, *keep, *places, out])]
+                    first = [*first, (kernels[-1], [turned, *keep, *places, out])]
                 calls[label] += [*first, *rest]
         shown = [f"{_microseconds(row) / LAYERS:.2f} {label}" for label, row in calls.items()]
         failures = [kernel.failure.tolist() for kernel in kernels if int(kernel.failure[0])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+import npusim
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import nvrtc, one_order
+from npusim.codegen.cuda import matmul_rules, nvrtc, one_order
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.ops.paged import reference_paged_append
 from npusim.ops.rope import reference_rope
+from npusim.targets import TargetConfig
 from tests.codegen import host
+from tests.codegen.cases import paged_step
+from tests.codegen.entry_parameters import entry_parameters, taken
 from tests.codegen.ptxas import SPILLED, spilled
 from tests.codegen.test_matmul_rules import _full, _linear
 
@@ -72,16 +77,20 @@ class Step:
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-@pytest.mark.parametrize("kind", ["", "swapped 64", "bulk"])
-def test_values_are_those_of_the_commands_it_joins(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["", "joined", "apart"])
+def test_values_are_those_of_the_commands_it_joins(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On devices without TMA: tiles and a launch after them, or a block a head."""
     m, heads, kv_heads, size, k = 7, 2, 1, 64, 72
+    if kind == "apart":
+        monkeypatch.setattr(one_order, "_FIT", replace(one_order._FIT, joined_rows=0))
     params = joined(m, heads, kv_heads, size, k)
     names = one_order.configs(STEM, params)
-    name = next(name for name in names if kind in name) if kind else ""
+    name = next(name for name in names if "swapped" in name) if kind else ""
     key = STEM, KERNELS[STEM].pack(params)
     kernel = host.build([key], tmp_path, name)[key]
-    assert len(kernel.config.launches) == (1 if "swapped" in name else 2)
+    assert len(kernel.config.launches) == (1 if kind == "joined" else 2)
     step = Step(m, heads, kv_heads, size, k)
     want = step.expected(heads, kv_heads, size)
     before = [pool.clone() for pool in step.pools]
@@ -97,20 +106,54 @@ def test_values_are_those_of_the_commands_it_joins(kind: str, tmp_path: Path) ->
     assert failed.value.args[1:] == (REQUESTS, REQUESTS - 1)
 
 
-@pytest.mark.parametrize(("m", "size"), [(8, 128), (256, 64)])
-def test_kernels_compile_without_spilling(m: int, size: int, compiler: nvrtc.Nvrtc) -> None:
-    params = joined(m, 12, 2, size, 1536, slots=24)
-    name = next(iter(one_order.configs(STEM, params)))
-    assert "swapped" in name
+def test_tiles_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
+    params = joined(64, 12, 2, 128, 1536, slots=24)
+    name = next(name for name in one_order.configs(STEM, params) if "swapped" in name)
     source, config, options = specialise(STEM, KERNELS[STEM].pack(params), 0x3AE, name)
-    assert config.launches[0].shared <= 231424
+    assert len(config.launches) == 1 and config.launches[0].shared <= 231424
     options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
-    assert spilled(compiler.compile(source, options, STEM)[1]) <= SPILLED
+    cubin, log = compiler.compile(source, options, STEM)
+    assert spilled(log) <= SPILLED
+    assert entry_parameters(cubin) == {"npusim_kernel": taken(config, 14)}
 
 
-def test_heads_whose_halves_are_in_two_tiles_are_turned_by_a_launch_of_their_own() -> None:
-    def tiles(size: int) -> set[str]:
-        params = joined(8, 4, 2, size, 512)
-        return {n.split()[4] for n in one_order.configs(STEM, params) if "swapped" in n}
+def test_tiles_turn_up_to_a_number_of_rows_where_they_have_both_halves_of_a_head() -> None:
+    def tiles(size: int, m: int = 8) -> set[tuple[str, int]]:
+        ways = one_order.configs(STEM, joined(m, 4, 2, size, 512))
+        return {(n.split()[4], len(ways[n]().launches)) for n in ways if "swapped" in n}
 
-    assert tiles(64) == {"64x8"} and tiles(128) == {"64x8", "128x8"} and tiles(96) == set()
+    assert tiles(64) == {("64x8", 1)}
+    assert tiles(128) == {("64x8", 1), ("128x8", 1)}
+    assert tiles(96) == {("64x8", 2)}
+    most = one_order._FIT.joined_rows
+    assert {launches for _, launches in tiles(64, most)} == {1}
+    assert {launches for _, launches in tiles(64, most + 1)} == {2}
+
+
+def test_beyond_it_products_have_the_tiles_that_they_have_by_themselves() -> None:
+    for slots, stem in ((0, "linear"), (24, "linear_behind_norm")):
+        params = joined(256, 12, 2, 128, 1536, slots)
+        ways = one_order.configs(STEM, params)
+        alone = one_order.configs(stem, matmul_rules.product_of(params))
+        assert list(ways) == list(alone)
+        for name in alone:
+            first, *rest = ways[name]().launches
+            if not name.endswith("tiles"):
+                assert (first,) == alone[name]().launches
+            assert [launch.entry for launch in rest] == ["npusim_rope"]
+
+
+@pytest.mark.parametrize(
+    ("between", "size", "stems"),
+    [("", 64, {STEM}), ("", 128, {STEM}),
+     ("norm", 64, {"linear", "norm", "paged_rope_append"}),
+     ("reader", 64, {"linear", "paged_rope_append"}),
+     ("", 32, {"linear", "paged_rope_append"})],
+)  # fmt: skip
+def test_a_product_turns_its_columns_where_nobody_else_reads_them(
+    between: str, size: int, stems: set[str]
+) -> None:
+    target = replace(TargetConfig.named("cuda:sm_90a"), code_format="")
+    program = npusim.compile(paged_step(between, size), target)
+    found = {program.kernels[c.kernel].name for c in program.methods[0].commands}
+    assert found - {"copy"} == stems

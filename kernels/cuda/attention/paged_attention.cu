@@ -17,14 +17,7 @@
 #include "kernels/cuda/attention/paged_simt.h"
 #endif
 
-#if defined(NPUSIM_CLUSTER) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define NPUSIM_CLUSTER_DIMS __cluster_dims__(1, 1, NPUSIM_CLUSTER)
-#else
-#define NPUSIM_CLUSTER_DIMS
-#endif
-
-extern "C" __global__ void NPUSIM_CLUSTER_DIMS __launch_bounds__(NPUSIM_BLOCK)
-    npusim_kernel(NPUSIM_SIGNATURE) {
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();
   npusim::run(operands);

@@ -2,9 +2,7 @@
 // key/value head, as rows of the tensor core's A, so that heads share what is loaded. It takes
 // chunk by chunk; each warp has a unit of a chunk, whose keys and then values it loads in slices,
 // NPUSIM_RING ahead; chunks of heads lie on 16 bytes. Up to NPUSIM_SPLIT blocks take turns in the
-// chunks of a row; what they leave in scratch memory is folded by the last to finish. Where all of
-// them are blocks of one cluster, of NPUSIM_CLUSTER, they leave it in the shared memory of the
-// first, who folds it. A block that
+// chunks of a row; what they leave in scratch memory is folded by the last to finish. A block that
 // starts while launches before it run has its first units fetched to L2 meanwhile; with
 // NPUSIM_EARLY it loads them, where they lie in pages that this step appends nothing to.
 //
@@ -15,7 +13,6 @@
 #include "kernels/cuda/attention/paged_sums.h"
 #include "kernels/cuda/attention/warp_tile.h"
 #include "kernels/cuda/common/arrival.h"
-#include "kernels/cuda/common/cluster.h"
 
 namespace npusim {
 
@@ -36,17 +33,8 @@ constexpr bool kPageHasUnits = kTokens % kUnit == 0;
 constexpr bool kContiguous = kPageHasUnits && params.k_strides[2] == kD &&
                              params.v_strides[2] == kV && kD % 8 == 0 && kV % 8 == 0;
 constexpr int kPartial = kV + 2;  // floats that a chunk leaves of a head
-constexpr int kMostLeft = 8;      // chunks in shared memory
 static_assert(2 * kSlices % kRing == 0);
-// Chunks that the blocks of a cluster leave in the first one's shared memory.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr int kCluster = NPUSIM_CLUSTER;
-#else
-constexpr int kCluster = 1;
-#endif
-constexpr int kLeftAt = kSumsAt + kWarps * kHeads * kFoldPitch * 4;
-constexpr int kLeft = kCluster > 1 ? kMostLeft : 0;
-static_assert(kLeftAt + kLeft * kHeads * kPartial * 4 <= NPUSIM_SHARED);
+static_assert(kSumsAt + kWarps * kHeads * kFoldPitch * 4 <= NPUSIM_SHARED);
 
 enum Operands { kQ, kK, kValue, kTables, kY = 6, kScratch };
 constexpr int kFailure = kSplit > 1 ? kScratch + 1 : kScratch;
@@ -485,8 +473,6 @@ inline void run(void* const* operands) {
   const int warp = threadIdx.x / 32;
   int unit = (first + block) * kWarps + warp;
   const int step = blocks * kWarps;
-  const bool is_near = kCluster > 1 && blocks > 1 && blocks <= kCluster && last - first <= kLeft;
-  if constexpr (kCluster > 1) cluster_arrive_relaxed();  // that it runs
   const unsigned shared = shared_address(shared_memory);
   Feed feed(keys, shared, unit, step);
   bool early = false;
@@ -531,10 +517,6 @@ inline void run(void* const* operands) {
   float* partials =
       kSplit > 1 ? static_cast<float*>(operands[kScratch]) + pair * kMostChunks * kHeads * kPartial
                  : nullptr;
-  if constexpr (kCluster > 1) {
-    cluster_wait();
-    if (is_near) partials = map_shared_rank(reinterpret_cast<float*>(shared_memory + kLeftAt), 0);
-  }
 #pragma unroll 1
   for (int chunk = first + block; chunk < last; chunk += blocks, unit += step) {
     UnitSums sums;
@@ -546,18 +528,7 @@ inline void run(void* const* operands) {
     folding.add_chunk(sums, seen, kSplit > 1 && blocks > 1 ? partials + place : nullptr);
   }
   cp_async_wait<0>();
-  if constexpr (kCluster > 1) {
-    // Threads that have ended count as arrived.
-    if (is_near) {
-      __syncwarp();
-      cluster_arrive();
-      if (block > 0) return;
-      cluster_wait();
-      partials = reinterpret_cast<float*>(shared_memory + kLeftAt);
-      folding.add_partials(partials, last - first);
-    }
-  }
-  if (kSplit > 1 && blocks > 1 && !is_near) {
+  if (kSplit > 1 && blocks > 1) {
     if (!arrives_last(arrived[kSplit > 1 ? pair : 0], blocks)) return;
     folding.add_partials(partials, last - first);
   }

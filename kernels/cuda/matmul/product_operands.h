@@ -10,8 +10,6 @@ constexpr bool kHasNormEps = requires(P p) { p.norm_eps; };
 template <typename P>
 constexpr bool kHasSlots = requires(P p) { p.slots; };
 template <typename P>
-constexpr bool kHasHeads = requires(P p) { p.kv_heads; };
-template <typename P>
 constexpr float norm_eps_of(const P& p) {
   if constexpr (kHasNormEps<P>) return p.norm_eps;
   return 0.0f;
@@ -22,8 +20,6 @@ constexpr int slots_of(const P& p) {
   return 0;
 }
 using Params = decltype(params);
-// Whether columns are queries, keys and values that are turned and appended (rope_epilogue.h).
-constexpr bool kRotates = kHasHeads<Params>;
 constexpr float kNormEps = norm_eps_of(params);
 constexpr int kSlots = slots_of(params);
 constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;

@@ -2,8 +2,8 @@
 // (linear_rope_append): queries and keys are turned, keys and values go to the pages that tables
 // name. Sums are rounded before, as if the product had been stored.
 //
-// A kernel whose block has both halves of a head (swap_ab.h) does it in its epilogue; others store
-// the product in scratch memory, and a second launch does the rest (npusim_rope).
+// With NPUSIM_ROPE_JOINED a block has both halves of a head and does it in its epilogue (swap_ab.h);
+// else the product is stored in scratch memory, and a second launch does the rest (npusim_rope).
 #pragma once
 #include "kernels/cuda/attention/paged_rope.h"
 #include "kernels/cuda/matmul/linear_operands.h"
@@ -231,6 +231,7 @@ inline void run_rope_of_head(void* const* given, int head, int threads) {
   }
 }
 
+#ifdef NPUSIM_ROPE_BLOCK
 // Turns and appends a row of the product, which lies in scratch memory, by a block.
 inline void run_rope(void* const* given) {
   const RopeOperands operands(given);
@@ -239,5 +240,6 @@ inline void run_rope(void* const* given) {
   paged_rope::Units<RopeHeads, 8>::run(operands.row(at, to), to.page >= 0, threadIdx.x,
                                        NPUSIM_ROPE_BLOCK);
 }
+#endif
 
 }  // namespace npusim

@@ -5,6 +5,12 @@
 
 namespace npusim::swap_ab {
 
+// Whether columns are queries, keys and values that are turned and appended by the block.
+#ifdef NPUSIM_ROPE_JOINED
+constexpr bool kRotates = true;
+#else
+constexpr bool kRotates = false;
+#endif
 // The columns of both parts of W, or two halves of a head.
 constexpr int kStrips = kRotates ? 2 : kParts;
 
@@ -35,7 +41,7 @@ struct PlainColumns {
   }
 };
 
-#ifdef NPUSIM_ROPE_BLOCK
+#ifdef NPUSIM_ROPE_JOINED
 using Columns = RopeColumns;
 constexpr int kSecondStrip = RopeOperands::kHalf;
 constexpr int column_of_tile(int tile, int outputs) {

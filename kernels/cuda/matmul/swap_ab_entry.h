@@ -39,7 +39,7 @@ inline void run_tiles(void* const* operands) {
   run_columns(operands, begin, smaller<int64_t>(begin + kColumnsOfBlock, params.n));
 }
 
-#ifdef NPUSIM_ROPE_BLOCK
+#ifdef NPUSIM_ROPE_JOINED
 // The same, by the first tile of a head: in scratch memory, from where columns are turned.
 inline void run_heads(void* const* given) {
   constexpr int kTiles = RopeHeads::kD / (64 * NPUSIM_GROUPS);  // of a head
@@ -54,7 +54,7 @@ inline void run_heads(void* const* given) {
 }  // namespace npusim
 
 extern "C" __global__ void NPUSIM_SWAP_AB_BOUNDS npusim_kernel(NPUSIM_TMA_SIGNATURE) {
-  void* const operands[] = {NPUSIM_POINTERS};
+  NPUSIM_DECLARE_OPERANDS;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (npusim::swap_ab::fits(operands)) {
     npusim::swap_ab::run(operands, npusim::Maps{{NPUSIM_ALL_MAPS(NPUSIM_MAP_NAMED)}});
@@ -63,7 +63,7 @@ extern "C" __global__ void NPUSIM_SWAP_AB_BOUNDS npusim_kernel(NPUSIM_TMA_SIGNAT
 #endif
   npusim::wait_on_dependencies();
   if (blockIdx.z > 0 || threadIdx.x >= npusim::BlockTile::kThreads) return;
-#ifdef NPUSIM_ROPE_BLOCK
+#ifdef NPUSIM_ROPE_JOINED
   npusim::run_heads(operands);
 #else
   npusim::run_tiles(operands);

@@ -453,8 +453,8 @@ KERNELS: dict[str, KernelDef] = {
             generated_only=True,
             in_place="residual",
         ),
-        # linear, or with slots linear_behind_norm, whose columns are the queries of `heads`, then the
-        # keys and the values of `kv_heads` heads of 16-bit floats, each head_dim columns; and
+        # linear, or with slots linear_behind_norm, whose columns are the queries of `heads`, then
+        # the keys and the values of `kv_heads` heads of 16-bit floats, each head_dim columns; and
         # paged_rope_append of them, rounded: y is the turned queries. Neither gated nor with a
         # residual or an activation. length is m.
         _def(

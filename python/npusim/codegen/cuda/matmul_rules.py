@@ -12,10 +12,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 
-from npusim.abi.kernels import Params
+from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
+from npusim.codegen.launch_config import (
+    LANES,
+    Launch,
+    LaunchConfig,
+    Rule,
+    as_int,
+    as_ints,
+    blocks,
+    line,
+)
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
 
@@ -237,6 +246,14 @@ def rotates(p: Params) -> bool:
     return "kv_heads" in p
 
 
+def product_of(p: Params) -> Params:
+    """Returns the parameters of a `linear_rope_append`'s product alone; other products are that."""
+    if not rotates(p):
+        return p
+    stem = "linear_behind_norm" if p["slots"] else "linear"
+    return {name: p[name] for name, _, _ in KERNELS[stem].fields}
+
+
 def then_turned(p: Params, config: LaunchConfig) -> LaunchConfig:
     """Returns the launches of a product, and the one that turns and appends its columns, if any.
 
@@ -244,14 +261,17 @@ def then_turned(p: Params, config: LaunchConfig) -> LaunchConfig:
     """
     if not rotates(p) or not config.launches:
         return config
-    launch = Launch((as_int(p, "m"), 1, 1), (_BLOCK, 1, 1), entry="npusim_rope")
-    return with_scratch(p, replace(config, launches=(*config.launches, launch)))
+    units = blocks(as_int(p, "n"), 16)  # two chunks of 16 bytes
+    threads = min(_BLOCK, max(64, blocks(units, LANES) * LANES))
+    launch = Launch((as_int(p, "m"), 1, 1), (threads, 1, 1), entry="npusim_rope")
+    launches = (*config.launches, launch)
+    return with_scratch(p, replace(config, launches=launches), ROPE_BLOCK=threads)
 
 
-def with_scratch(p: Params, config: LaunchConfig) -> LaunchConfig:
-    """Returns a configuration with room for the product of a `linear_rope_append`."""
+def with_scratch(p: Params, config: LaunchConfig, **defines: int) -> LaunchConfig:
+    """Returns the configuration of a `linear_rope_append`, with room for its product."""
     room = 2 * as_int(p, "m") * as_int(p, "n")
-    defines = {**config.defines, "ROPE_BLOCK": _BLOCK}
+    defines = {**config.defines, "ARGUMENTS": linear_operands(p), **defines}
     return replace(config, scratch=room, failure=True, defines=defines)
 
 

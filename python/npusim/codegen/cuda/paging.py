@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU, MOST_SHARED, PROCESSORS, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import MOST_SHARED, PROCESSORS, on_tensor_cores
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks
 
@@ -23,9 +23,6 @@ _RINGS = (8, 4, 2)  # slices of a warp
 _SLICES, _SLICE_BYTES = (32, 16), 8 << 10  # keys that are loaded at once, and computed
 _FOLDS = (128, 64)  # columns of v that are folded at once
 _BLOCKS_PER_PROCESSOR = 2
-_CLUSTER = 8  # blocks at most that share a row by way of shared memory
-_MOST_TOGETHER = GPU.processors.block_shared_bytes // 2 - 3072  # bytes of such a block
-_LEFT = 8  # kMostLeft: chunks that they leave there
 _SIMT_BLOCK, _SIMT_HEADS, _SIMT_COLUMNS = 256, 8, 256
 
 
@@ -112,38 +109,20 @@ def _tiles(p: Params) -> LaunchConfig:
     at_once = _BLOCKS_PER_PROCESSOR * PROCESSORS  # blocks; later ones have nothing to wait for
     split = max(1, min(chunks, at_once // pairs))
     scratch = 4 * pairs * chunks * rows * (v_dim + 2) if split > 1 else 0
-    alone = shared_by(fold)
-    cluster, shared = _cluster(split, alone, _LEFT * rows * (v_dim + 2) * 4)
     defines = {
         "PATH": KernelPath.TILE_MMA,
         "BLOCK": 32 * _WARPS,
         "SLICE": slice_keys,
         "RING": ring,
         "SPLIT": split,
-        "CLUSTER": cluster,
         "MOST_CHUNKS": chunks,
         "EARLY": int(pairs <= at_once),
         "FOLD_COLUMNS": fold,
-        "SHARED": shared,
+        "SHARED": shared_by(fold),
         "ARGUMENTS": 8 + (split > 1),
     }
-    grid = (length, kv_heads * tiles, blocks(split, cluster) * cluster)
-    launch = Launch(grid, (32 * _WARPS, 1, 1), shared, elsewhere=alone)
+    launch = Launch((length, kv_heads * tiles, split), (32 * _WARPS, 1, 1), shared_by(fold))
     return LaunchConfig((launch,), scratch, failure=True, defines=defines)
-
-
-def _cluster(split: int, shared: int, left: int) -> tuple[int, int]:
-    """Returns how many of a row's blocks are a cluster, and bytes of shared memory of a block.
-
-    Args:
-        split: blocks of a row.
-        shared: bytes of a block by itself.
-        left: bytes that the first block needs for what the others leave.
-    """
-    together = shared + left
-    if split == 1 or together > _MOST_TOGETHER or _CLUSTER == 1:
-        return 1, shared
-    return min(_CLUSTER, 1 << (split.bit_length() - 1)), together
 
 
 RULES: Mapping[str, Rule] = {

@@ -133,7 +133,10 @@ def _shared(p: Params, tile: SwapTile, slices: int) -> int:
 
 
 def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
-    """Returns the launch configuration of a `linear`, beside a norm or not, by a tile that fits."""
+    """Returns the launch configuration of a `linear`, beside a norm or not, by a tile that fits.
+
+    The tiles of a `linear_rope_append` turn and append their columns.
+    """
     m, k = as_int(p, "m"), as_int(p, "k")
     segments, tokens = as_int(p, "segments"), _tokens(p)
     maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tokens)]
@@ -171,7 +174,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     padded = max(shared, plain, least) if count <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     config = LaunchConfig((launch,), maps=tuple(maps), defines=defines)
-    return with_scratch(p, config) if rotates(p) else config
+    return with_scratch(p, config, ROPE_JOINED=1) if rotates(p) else config
 
 
 def _blocks_per_processor(groups: int, tokens: int, shared: int) -> int:
