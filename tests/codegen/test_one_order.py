@@ -172,7 +172,8 @@ def test_entries_take_what_the_runtime_gives_them(
         entries = tuple(launch.entry for launch in config.launches)
         path = config.defines.get("PATH")
         forms.setdefault((wanted.stem, path, len(config.maps), entries), (wanted, variant))
-    assert ("linear_rope_append", KernelPath.SWAP_AB, 4, ("npusim_kernel", "npusim_rope")) in forms
+    turning = {(maps, entries) for stem, _, maps, entries in forms if stem == "linear_rope_append"}
+    assert {(4, ("npusim_kernel",)), (4, ("npusim_kernel", "npusim_rope"))} <= turning
     for (stem, _, maps, entries), (wanted, variant) in forms.items():
         if not maps and len(entries) == 1:
             continue  # one signature for all
