@@ -15,8 +15,7 @@
 #define NPUSIM_ROPE_SIGNATURE NPUSIM_SIGNATURE
 #endif
 
-extern "C" __global__ void __launch_bounds__(NPUSIM_ROPE_BLOCK)
-    npusim_rope(NPUSIM_ROPE_SIGNATURE) {
+extern "C" __global__ void __launch_bounds__(NPUSIM_ROPE_BLOCK) npusim_rope(NPUSIM_ROPE_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();
   npusim::wait_on_dependencies();

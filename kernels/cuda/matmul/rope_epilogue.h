@@ -2,8 +2,9 @@
 // (linear_rope_append): queries and keys are turned, keys and values go to the pages that tables
 // name. Sums are rounded before, as if the product had been stored.
 //
-// With NPUSIM_ROPE_JOINED a block has both halves of a head and does it in its epilogue (swap_ab.h);
-// else the product is stored in scratch memory, and a second launch does the rest (npusim_rope).
+// With NPUSIM_ROPE_JOINED a block has both halves of a head and does it in its epilogue
+// (swap_ab.h); else the product is stored in scratch memory, and a second launch does the rest
+// (npusim_rope).
 #pragma once
 #include "kernels/cuda/attention/paged_rope.h"
 #include "kernels/cuda/matmul/linear_operands.h"
