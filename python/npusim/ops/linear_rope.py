@@ -8,11 +8,12 @@ leave both as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from npusim.abi.scalar import OPCODES
 from npusim.ir.graph import Node
 from npusim.ir.symbolic import is_symbolic
-from npusim.lowering.context import Emitted, Lowering, Param
+from npusim.lowering.context import Emitted, Lowering
 from npusim.lowering.view import View
 
 _STEM = "linear_rope_append"
@@ -22,7 +23,7 @@ _HEAD_COLUMNS = 64  # that heads are multiples of, and rows of W in a tile
 
 
 def emit_by_product(
-    node: Node, low: Lowering, params: Mapping[str, Param], reads: Sequence[View],
+    node: Node, low: Lowering, params: Mapping[str, Any], reads: Sequence[View],
     writes: Sequence[View],
 ) -> bool:  # fmt: skip
     """Emits `paged_rope_append` as a part of the product before it; tells whether it could.
@@ -51,7 +52,7 @@ def emit_by_product(
     return True
 
 
-def _has_form(p: Mapping[str, Param], reads: Sequence[View]) -> bool:
+def _has_form(p: Mapping[str, Any], reads: Sequence[View]) -> bool:
     """Tells whether heads turn as a whole, by pairs of halves, all in chunks of 16 bytes."""
     head = p["head_dim"]
     steps = [p[name] for name in ("k_pool_strides", "v_pool_strides", "cs_strides")]
@@ -62,11 +63,12 @@ def _has_form(p: Mapping[str, Param], reads: Sequence[View]) -> bool:
     return whole and not apart and not p["interleaved"] and reads[0].dtype in _HALVES
 
 
-def _are_its_columns(product: Emitted, p: Mapping[str, Param], reads: Sequence[View]) -> bool:
+def _are_its_columns(product: Emitted, p: Mapping[str, Any], reads: Sequence[View]) -> bool:
     """Tells whether a product has queries, keys and values as its columns, one after the other."""
     if product.kernel not in _PRODUCTS or len(product.writes) != 1:
         return False
-    given, (y,) = product.params, product.writes
+    given: Mapping[str, Any] = product.params
+    (y,) = product.writes
     head, heads, kv_heads = (p[name] for name in ("head_dim", "heads", "kv_heads"))
     n = (heads + 2 * kv_heads) * head
     plain = not (given["gated"] or given["residual"]) and given["act"] == OPCODES["copy"][0]
