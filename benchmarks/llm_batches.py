@@ -1,7 +1,8 @@
 """Steps of many requests to a language model on a GPU, by how many there are; and an engine's.
 
     PYTHONPATH=python:. python -m benchmarks.llm_batches [--model 1.5b|8b] [--quantize int8]
-        [--graphs FILE] [--program FILE] [--rows 1 8 …] [--engine 1 32 …] [--check] [--serving]
+        [--graphs FILE] [--program FILE] [--without KERNEL …] [--rows 1 8 …] [--engine 1 32 …]
+        [--check] [--serving]
         [--peers [eager|compiled|batches ...]]
 
 Weights are seeded. Each request has 1,024 tokens behind it and gets one: `step` is the method
@@ -11,7 +12,7 @@ Beside them the floor (weights at 4.3 TB/s or products at 700 TFLOP/s, whichever
 keys and values at 4.3 TB/s). --serving is benchmarks/llm_serving.py, --peers transformers with a
 static cache, its forward compiled, and its continuous batching. Milliseconds: median (10th to 90th
 percentile). --graphs and --program read what was extracted and compiled from files, or write it
-there.
+there; --without leaves out kernels that others can stand for, such as linear_rope_append.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +64,16 @@ class Steps:
     """The method `step` of the program, called with what an engine would give it."""
 
     def __init__(
-        self, name: str, quantize: str | None, graphs: Path | None, program: Path | None = None
+        self,
+        name: str,
+        quantize: str | None,
+        graphs: Path | None,
+        program: Path | None = None,
+        without: Sequence[str] = (),
     ) -> None:
         self.config = configuration(name)
         self.most = REQUESTS
-        self.program = compiled(name, graphs, program, quantize)
+        self.program = compiled(name, graphs, program, quantize, without)
         self.state = timed("weights made", lambda: seeded_weights(self.config))
         self.native = native_program(self.program)
         self.device = npusim.Device("cuda")
@@ -197,6 +204,7 @@ def main() -> None:
     parser.add_argument("--quantize", choices=("int8", "int4-g32"))
     parser.add_argument("--graphs", type=Path)
     parser.add_argument("--program", type=Path)
+    parser.add_argument("--without", nargs="*", default=[])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--engine", type=int, nargs="*", default=[1, 32, 256])
     parser.add_argument("--kernels", action="store_true")
@@ -206,7 +214,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     print(f"{args.model} {args.quantize or 'bfloat16'}", flush=True)
-    steps = Steps(args.model, args.quantize, args.graphs, args.program)
+    steps = Steps(args.model, args.quantize, args.graphs, args.program, args.without)
     floor = Floor(steps.config, BYTES[args.quantize])
     for rows in args.rows:
         found, stems = stepped(steps, rows, args.kernels)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 import npusim
 from benchmarks import llm_peers
 from npusim.frontends.step_method import StepSizes
+from npusim.targets import TargetConfig
 
 PAGE, CONTEXT, REQUESTS, ROWS = 64, 8704, 256, 2048
 READ, PRODUCTS = 4.3e12, 700e12  # bytes and operations a second that an H200 reaches
@@ -81,18 +84,25 @@ def extracted(name: str, graphs: Path | None, serve: StepSizes = SIZES) -> Any:
 
 
 def compiled(
-    name: str, graphs: Path | None, program: Path | None, quantize: str | None = None
+    name: str,
+    graphs: Path | None,
+    program: Path | None,
+    quantize: str | None = None,
+    without: Sequence[str] = (),
 ) -> npusim.CompiledProgram:
     """Returns the program of a model for CUDA; that of the file `program`, if it is there.
 
     Args:
         graphs: of `extracted`.
         program: where it is kept, too, if it had to be made.
+        without: kernels that the target does without.
     """
     if program is not None and program.exists():
         return npusim.CompiledProgram.load(program)
     module = timed("extracted", lambda: extracted(name, graphs))
-    made = timed("compiled", lambda: npusim.compile(module, "cuda", quantize=quantize))
+    target = TargetConfig.named("cuda")
+    target = replace(target, kernels=tuple(k for k in target.kernels if k not in without))
+    made = timed("compiled", lambda: npusim.compile(module, target, quantize=quantize))
     if program is not None:
         program.parent.mkdir(parents=True, exist_ok=True)
         made.save(program)

@@ -17,6 +17,7 @@ from npusim.codegen.cuda.rules import RULES
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.opdef import REGISTRY, Case, OpDef
+from npusim.ir.types import TensorType
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from npusim.program.program import CompiledProgram
@@ -24,6 +25,7 @@ from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
 from tests.end_to_end.architectures import small_model
 from tests.models import build
+from tests.passes.conftest import Draft
 
 TARGET = TargetConfig.named("cuda:sm_90a")  # whatever GPU is there
 
@@ -157,3 +159,35 @@ def between_ranks() -> list[tuple[str, bytes]]:
         *(("all_reduce", KERNELS["all_reduce"].pack(p)) for p in sums),
         ("all_gather", KERNELS["all_gather"].pack({"bytes": 64, "ranks": 2})),
     ]
+
+
+def paged_step(between: str = "", size: int = 64) -> Graph:
+    """A step over pages up to the append: products, heads of so many columns, their turn.
+
+    Args:
+        between: "norm": queries have a norm before they turn; "reader": they are an output, too.
+    """
+    heads, rows, kind, draft = 2, 6, "bfloat16", Draft()
+    x = draft.x(1, rows, 128, dtype=kind)
+    places = [draft.c([0, 1, 2, 0, 3, 1], "int64", "positions"),
+              draft.c([0, 0, 0, 1, 0, -1], "int64", "requests"),
+              draft.c([[3, 1], [0, -1]], "int64", "tables")]  # fmt: skip
+    types = {name: TensorType(kind, (5, 1, 4, size)) for name in ("keys", "values")}
+    pools = [draft.state(name, type) for name, type in types.items()]
+    draft.types |= dict(zip(pools, types.values(), strict=True))
+    made = []
+    for name, count in (("q", heads), ("k", 1), ("v", 1)):
+        w, bias = (draft.w(*shape, dtype=kind, name=f"{name}_{what}") for what, shape in
+                   (("w", (count * size, 128)), ("bias", (count * size,))))  # fmt: skip
+        y = draft.call("aten.linear.default", x, w, bias)
+        y = draft.call("aten.view.default", y, size=(1, rows, count, size))
+        if between == "norm" and name == "q":
+            weight = draft.w(size, dtype=kind, name="norm")
+            y = draft.call("aten.rms_norm.default", y, weight, normalized_shape=(size,), eps=1e-6)
+        made.append(draft.call("aten.permute.default", y, dims=(0, 2, 1, 3)))
+    angles = [draft.x(1, rows, size, dtype=kind, name=name) for name in ("cos", "sin")]
+    turned, *left = draft.call("npu.paged_rope_append", *made, *angles, *pools, *places,
+                               interleaved=False, rotary_dim=size)  # fmt: skip
+    for pool, value in zip(pools, left, strict=True):
+        draft.update(pool, value)
+    return draft.graph(turned, *(made[:1] if between == "reader" else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import transformers as hf
 
 import npusim
+from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.choice import Choice
 from npusim.codegen.cuda import nvrtc, one_order, swap_ab
@@ -23,6 +25,7 @@ from npusim.codegen.launch_config import LaunchConfig
 from npusim.codegen.wanted import Recipe, WantedImage
 from npusim.targets import TargetConfig
 from tests.codegen import host
+from tests.codegen.entry_parameters import entry_parameters, taken
 from tests.codegen.ptxas import SPILLED, spilled
 from tests.codegen.test_matmul_rules import _full, _linear
 from tests.codegen.test_tma_matmul import (
@@ -137,9 +140,9 @@ def test_the_recipe_of_an_image_says_how_far_the_order_goes() -> None:
         assert recipe_of({"recipe": recipe_fields(recipe)}) == recipe
 
 
-def test_methods_over_pages_keep_the_order_and_have_norms_in_products(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(scope="module")
+def made() -> list[tuple[WantedImage, str]]:
+    """What a small model with methods over pages wants of the code generator, and how."""
     made: list[tuple[WantedImage, str]] = []
 
     class Seen(Exception):
@@ -149,12 +152,44 @@ def test_methods_over_pages_keep_the_order_and_have_norms_in_products(
         made.extend((image, choice.variant) for image, choice in wanted)
         raise Seen
 
-    monkeypatch.setattr(CudaGenerator, "images", images)
     heads = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = hf.Qwen2ForCausalLM(hf.Qwen2Config(**(SMALL | heads))).bfloat16().eval()
-    module = npusim.extract_llm(model, max_context=96, prefill_chunk=8, serve=SIZES)
-    with pytest.raises(Seen):
+    sizes = replace(SIZES, max_step_tokens=128)
+    module = npusim.extract_llm(model, max_context=96, prefill_chunk=8, serve=sizes)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Seen):
+        patch.setattr(CudaGenerator, "images", images)
         npusim.compile(module, "cuda:sm_90a")
+    return made
+
+
+def test_entries_take_what_the_runtime_gives_them(
+    made: list[tuple[WantedImage, str]], compiler: nvrtc.Nvrtc
+) -> None:
+    """All launches of a command are given its pointers and maps: one kernel of each form."""
+    forms = {}
+    for wanted, variant in made:
+        config = config_of(wanted.stem, wanted.params, variant)
+        entries = tuple(launch.entry for launch in config.launches)
+        path = config.defines.get("PATH")
+        forms.setdefault((wanted.stem, path, len(config.maps), entries), (wanted, variant))
+    turning = {(maps, entries) for stem, _, maps, entries in forms if stem == "linear_rope_append"}
+    assert {(4, ("npusim_kernel",)), (4, ("npusim_kernel", "npusim_rope"))} <= turning
+    for (stem, _, maps, entries), (wanted, variant) in forms.items():
+        if not maps and len(entries) == 1:
+            continue  # one signature for all
+        source, config, options = specialise(stem, wanted.params, wanted.unwritten, variant)
+        options = ("--gpu-architecture=sm_90a", *options)
+        cubin, _ = compiler.compile(source, options, stem)
+        fields = KERNELS[stem].unpack(wanted.params)
+        operands = len(kernel_cost(stem, fields).operand_bytes)
+        found = entry_parameters(cubin)
+        for entry in entries:
+            assert found[entry] == taken(config, operands), (stem, variant, entry)
+
+
+def test_methods_over_pages_keep_the_order_and_have_norms_in_products(
+    made: list[tuple[WantedImage, str]],
+) -> None:
     steps = [row for row in made if row[0].recipe is not None]
     products = [(w, name) for w, name in steps if w.stem in one_order.STEMS]
     assert {w.stem for w, _ in products} == set(one_order.STEMS) - {"quantized_linear"}

@@ -23,7 +23,7 @@ from npusim.ir.opdef import find
 from npusim.selftest.single_op import graph_of, tensors_for
 from npusim.targets import TargetConfig
 from npusim.targets.data_file import to_toml
-from tests.codegen.cases import NormBetween
+from tests.codegen.cases import NormBetween, paged_step
 from tests.targets.test_capabilities import extract, native_stems
 
 
@@ -87,6 +87,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "normed_linear": case_of("npu.normed_linear", 0, "bfloat16"),
     "linear_before_norm": norm_between,
     "linear_behind_norm": norm_between,
+    "linear_rope_append": paged_step,
     "lstm_step": case_of("npu.lstm_step", 0, "bfloat16"),
     "quantize": QUANTIZED,
     "quantized_linear": QUANTIZED,
@@ -115,6 +116,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "normed_quantized_linear"): {"quantized_linear", "norm"},
     ("cuda", "linear_before_norm"): {"norm"},
     ("cuda", "linear_behind_norm"): {"norm"},
+    ("cuda", "linear_rope_append"): {"linear", "paged_rope_append"},
     ("cuda", "lstm_step"): {"linear"},
     ("cpu", "conv_depthwise"): {"conv", "pack_b"},
     ("cuda", "conv_depthwise"): {"conv", "pack_b"},

@@ -11,6 +11,16 @@
 #else
 #include "kernels/cuda/matmul/linear_source.h"
 #endif
+// Declares the operands of a product in an entry: those given, unless a type makes them of these.
+#ifdef NPUSIM_PRODUCT_OPERANDS
+#define NPUSIM_DECLARE_OPERANDS                             \
+  void* const given[] = {NPUSIM_POINTERS};                  \
+  const npusim::NPUSIM_PRODUCT_OPERANDS operands_of(given); \
+  void* const* operands = operands_of.all
+#else
+#define NPUSIM_DECLARE_OPERANDS void* const operands[] = {NPUSIM_POINTERS}
+#endif
+
 #if NPUSIM_PATH == NPUSIM_PATH_TMA || NPUSIM_PATH == NPUSIM_PATH_SWAP_AB  // what both include
 #include "kernels/cuda/common/tma.h"
 #include "kernels/cuda/common/tma_signature.h"
@@ -68,7 +78,7 @@ inline void run(void* const* operands) {
 }  // namespace npusim
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(NPUSIM_SIGNATURE) {
-  void* const operands[] = {NPUSIM_POINTERS};
+  NPUSIM_DECLARE_OPERANDS;
 #if NPUSIM_IS_GEMV
   npusim::launch_dependents();
 #endif

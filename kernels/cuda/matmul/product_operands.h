@@ -20,11 +20,11 @@ constexpr int slots_of(const P& p) {
   return 0;
 }
 using Params = decltype(params);
-constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;
-constexpr bool kBeforeNorm = kHasSlots<Params> && !kHasNormEps<Params>;
-constexpr bool kAfterNorm = kHasSlots<Params> && kHasNormEps<Params>;
 constexpr float kNormEps = norm_eps_of(params);
 constexpr int kSlots = slots_of(params);
+constexpr bool kNormed = kHasNormEps<Params> && !kHasSlots<Params>;
+constexpr bool kBeforeNorm = kHasSlots<Params> && !kHasNormEps<Params>;
+constexpr bool kAfterNorm = kHasNormEps<Params> && kSlots > 0;
 
 // Operands between x and the rest: W, then the norm's weight, or the squares that the product
 // before a norm has stored.

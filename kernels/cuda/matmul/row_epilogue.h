@@ -59,6 +59,12 @@ struct RowEpilogue {
       v[e] = kScalesSums ? sums[e] * factors[e] : sums[e];
     }
   }
+  // Eight columns of 16 bits that nothing is added to but a bias.
+  uint4 rounded(const float (&bias)[8], const float (&sums)[8]) const {
+    float v[8];
+    epilogue.results(0, 8, {0, 0, 0, 0}, bias, sums, v);
+    return pack_eight<Epilogue::Y>(v);
+  }
   // Stores eight columns; returns the sum of their squares, for a norm after y.
   float store(int row, int column, const uint4& residual, const float (&bias)[8], const uint4& norm,
               const float (&sums)[8]) const {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/common/tile_memory.h"
 #include "kernels/cuda/matmul/linear_operands.h"
 #include "kernels/cuda/matmul/row_epilogue.h"
+#include "kernels/cuda/matmul/swap_ab_columns.h"
 #include "kernels/cuda/matmul/tma_maps.h"
 
 namespace npusim::swap_ab {
@@ -21,7 +22,7 @@ namespace npusim::swap_ab {
 constexpr int kM = static_cast<int>(params.m);
 constexpr int kTokens = NPUSIM_TOKENS;  // columns of wgmma, of which the first kM are rows of x
 constexpr int kGroups = NPUSIM_GROUPS;  // warpgroups that multiply
-constexpr int kRowsOfW = 64 * kGroups, kOutputs = kRowsOfW / kParts;  // of a tile
+constexpr int kRowsOfW = 64 * kGroups, kOutputs = kRowsOfW / kStrips;  // of a tile, of a strip
 constexpr int kSlices = NPUSIM_CLUSTER_K;
 constexpr int kStages = NPUSIM_PIPELINE_STAGES;
 constexpr int kBytesOfW = kRowsOfW * 128, kStageBytes = kBytesOfW + kTokens * 128;
@@ -39,12 +40,13 @@ constexpr int kMostRows = static_cast<int>(ceil_div(kM, kSlices));  // that a bl
 constexpr int kReceivedAt = ceil_div(kExchangeBarrierAt + 8, 128) * 128;
 constexpr int kReceivedBytes = kMostRows * kPitch * 4;                   // from each other block
 constexpr int kScalesAt = kReceivedAt + (kSlices - 1) * kReceivedBytes;  // of x, after a norm
-static_assert(kScalesAt + (kAfterNorm ? kMostRows * 4 : 0) <= NPUSIM_SHARED);
+constexpr int kKeptAt = kScalesAt + kMostRows * 4, kPlacesAt = kKeptAt + kMostRows * 4;
+static_assert((kRotates ? kPlacesAt + kM * 4 : kAfterNorm ? kKeptAt : kScalesAt) <= NPUSIM_SHARED);
 
 // What a block computes: its tile, its slice of K, and the rows of x that it finishes.
 struct Block {
   int rank = static_cast<int>(blockIdx.z);
-  int first_column = static_cast<int>(blockIdx.y) * kOutputs;
+  int first_column = column_of_tile(static_cast<int>(blockIdx.y), kOutputs);
   int begin = rank * kBlocksOfK / kSlices;  // blocks of K
   int blocks = (rank + 1) * kBlocksOfK / kSlices - begin;
   int first_row = row_of_rank(rank);
@@ -78,14 +80,14 @@ struct Pipeline {
 // The loads of a block, by one thread.
 inline void load_blocks(const Block& block, const Pipeline& pipeline, const Maps& maps) {
   const unsigned long long evict_first = eviction_policy<true>(), keep = eviction_policy<false>();
-  MappedRow parts[kParts];
+  MappedRow parts[kStrips];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part)
-    parts[part] = mapped_row(maps, block.first_column + part * params.n);
+  for (int part = 0; part < kStrips; ++part)
+    parts[part] = mapped_row(maps, block.first_column + part * kSecondStrip);
   const auto load_w = [&](int i) {
     arrive_and_expect_bytes(pipeline.full_barrier(i), kStageBytes);
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < kStrips; ++part) {
       tma_load<false, true>(pipeline.stage(i) + part * kOutputs * 128, parts[part].map,
                             (block.begin + i) * 64, parts[part].row, pipeline.full_barrier(i), 0,
                             evict_first);
@@ -194,27 +196,30 @@ constexpr int kTurns = static_cast<int>(ceil_div(kMostRows, kAtOnce));
 constexpr int kTogether = smaller(kTurns, 4);  // turns whose residuals are loaded together
 static_assert(kThreads % kChunks == 0);
 
-// The vectors of this thread's columns, and the residuals of its first rows.
+// The vectors of this thread's columns, and what its first rows' sums are added to or turned by.
 struct Finish {
   const RowEpilogue row_epilogue;
   int chunk = static_cast<int>(threadIdx.x) % kChunks;
   int line = static_cast<int>(threadIdx.x) / kChunks;
   int column;
-  float bias[kParts][8];
-  uint4 norm, residual[kTogether];
+  const Columns columns;
+  float bias[kStrips][8];
+  uint4 norm;
+  Columns::Read read[kTogether];
 
   Finish(void* const* operands, const Block& block)
-      : row_epilogue(operands), column(block.first_column + chunk * 8) {
+      : row_epilogue(operands), column(block.first_column + chunk * 8), columns(operands, column) {
     row_epilogue.bias(column, bias[0]);
-    if constexpr (kParts == 2) row_epilogue.second_bias(column, bias[kParts - 1]);
+    if constexpr (kParts == 2) row_epilogue.second_bias(column, bias[kStrips - 1]);
+    if constexpr (kRotates) row_epilogue.bias(column + kSecondStrip, bias[kStrips - 1]);
     norm = row_epilogue.norm(column);
   }
   // Turns as from row `first` of the block's on.
-  void read_residuals(const Block& block, int first) {
+  void read_rows(const Block& block, int first) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int row = first + i * kAtOnce + line;
-      residual[i] = row_epilogue.residual(row < block.rows ? block.first_row + row : kM, column);
+      read[i] = columns.read(row_epilogue, row < block.rows ? block.first_row + row : kM);
     }
   }
   // One part's sum over the slices of K.
@@ -241,17 +246,13 @@ struct Finish {
     for (int i = 0; i < kTogether; ++i) {
       const int row = first + i * kAtOnce + line;
       const bool exists = row < block.rows;
-      float v[kParts][8] = {}, squares = 0.0f;
+      float v[kStrips][8] = {}, squares = 0.0f;
       if (exists) {
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) add_slices(block, row, part, v[part]);
-        if constexpr (kParts == 2) {
-          row_epilogue.store_gated(block.first_row + row, column, v[0], v[kParts - 1], bias[0],
-                                   bias[kParts - 1]);
-        } else {
-          squares =
-              row_epilogue.store(block.first_row + row, column, residual[i], bias[0], norm, v[0]);
-        }
+        for (int part = 0; part < kStrips; ++part) add_slices(block, row, part, v[part]);
+        const int* kept = reinterpret_cast<const int*>(shared_memory + kKeptAt);
+        squares =
+            columns.store(row_epilogue, block.first_row + row, kept + row, read[i], bias, norm, v);
       }
       if constexpr (kBeforeNorm) {
         const float fifth = __shfl_down_sync(0xffffffffu, squares, 4, 8);
@@ -266,11 +267,16 @@ struct Finish {
 };
 
 inline void consume(void* const* operands, const Block& block, const Pipeline& pipeline) {
-  constexpr bool kReadsEarly = kWeightsUnwritten && (kBiasUnwritten || !params.has_bias);
+  constexpr bool kReadsEarly =
+      kWeightsUnwritten && (kBiasUnwritten || !params.has_bias) && Columns::kPlacesUnwritten;
   if constexpr (!kReadsEarly) wait_on_dependencies();
   Finish finish(operands, block);
+  const auto ints = [](int at) { return reinterpret_cast<int*>(shared_memory + at); };
+  finish.columns.find_places<kThreads, kMostRows>(block.first_row, block.rows, ints(kPlacesAt),
+                                                  ints(kKeptAt), sync_consumers<kThreads>);
   if constexpr (kReadsEarly) wait_on_dependencies();
-  finish.read_residuals(block, 0);
+  finish.columns.report(block.first_row, block.rows, ints(kPlacesAt), finish.line, kAtOnce);
+  finish.read_rows(block, 0);
   find_scales(block, finish.row_epilogue.squares);
   multiply(block, pipeline);
   if constexpr (kSlices > 1) {
@@ -281,9 +287,14 @@ inline void consume(void* const* operands, const Block& block, const Pipeline& p
   }
 #pragma unroll 1
   for (int first = 0; first < block.rows; first += kAtOnce * kTogether) {
-    if (first > 0) finish.read_residuals(block, first);
+    if (first > 0) finish.read_rows(block, first);
     finish.store(block, first);
   }
+}
+
+// Whether the loads and stores of 16 bytes can be done.
+inline bool fits(void* const* operands) {
+  return operands_are_chunk_aligned(operands) && Columns::are_aligned(operands);
 }
 
 inline void run(void* const* operands, const Maps& maps) {

@@ -15,12 +15,9 @@
 
 namespace npusim {
 
-// The columns of y of a block, all rows of x, in the tiles of linear_tile.h.
-inline void run_tiles(void* const* operands) {
-  constexpr int kColumnsOfBlock = 64 * NPUSIM_GROUPS / kParts;
+// Columns of y, all rows of x, in the tiles of linear_tile.h.
+inline void run_columns(void* const* operands, int64_t begin, int64_t end) {
   Source source = source_of(operands);
-  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kColumnsOfBlock;
-  const int64_t end = smaller<int64_t>(begin + kColumnsOfBlock, params.n);
 #pragma unroll 1
   for (source.first_row = 0; source.first_row < params.m; source.first_row += kTileRows) {
 #pragma unroll 1
@@ -35,17 +32,40 @@ inline void run_tiles(void* const* operands) {
   }
 }
 
+// The columns of a block.
+inline void run_tiles(void* const* operands) {
+  constexpr int kColumnsOfBlock = 64 * NPUSIM_GROUPS / kParts;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kColumnsOfBlock;
+  run_columns(operands, begin, smaller<int64_t>(begin + kColumnsOfBlock, params.n));
+}
+
+#ifdef NPUSIM_ROPE_JOINED
+// The same, by the first tile of a head: in scratch memory, from where columns are turned.
+inline void run_heads(void* const* given) {
+  constexpr int kTiles = RopeHeads::kD / (64 * NPUSIM_GROUPS);  // of a head
+  if (blockIdx.y % kTiles != 0) return;
+  const ProductOperands product(given);
+  const int head = static_cast<int>(blockIdx.y) / kTiles;
+  run_columns(product.all, head * RopeHeads::kD, (head + 1) * RopeHeads::kD);
+  run_rope_of_head(given, head, BlockTile::kThreads);
+}
+#endif
+
 }  // namespace npusim
 
 extern "C" __global__ void NPUSIM_SWAP_AB_BOUNDS npusim_kernel(NPUSIM_TMA_SIGNATURE) {
-  void* const operands[] = {NPUSIM_POINTERS};
+  NPUSIM_DECLARE_OPERANDS;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if (npusim::operands_are_chunk_aligned(operands)) {
+  if (npusim::swap_ab::fits(operands)) {
     npusim::swap_ab::run(operands, npusim::Maps{{NPUSIM_ALL_MAPS(NPUSIM_MAP_NAMED)}});
     return;
   }
 #endif
   npusim::wait_on_dependencies();
   if (blockIdx.z > 0 || threadIdx.x >= npusim::BlockTile::kThreads) return;
+#ifdef NPUSIM_ROPE_JOINED
+  npusim::run_heads(operands);
+#else
   npusim::run_tiles(operands);
+#endif
 }

@@ -40,13 +40,7 @@ inline void run_tiles(void* const* operands, const TmaTile& tile) {
 }  // namespace npusim
 
 extern "C" __global__ void NPUSIM_TMA_BOUNDS npusim_kernel(NPUSIM_TMA_SIGNATURE) {
-#ifdef NPUSIM_EXPANDED
-  void* const given[] = {NPUSIM_POINTERS};
-  const npusim::ExpandedOperands expanded(given);
-  void* const* operands = expanded.all;
-#else
-  void* const operands[] = {NPUSIM_POINTERS};
-#endif
+  NPUSIM_DECLARE_OPERANDS;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (npusim::operands_are_chunk_aligned(operands)) {
     npusim::run_tma(operands, npusim::Maps{{NPUSIM_ALL_MAPS(NPUSIM_MAP_NAMED)}});

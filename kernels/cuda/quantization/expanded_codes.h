@@ -13,6 +13,7 @@
 
 namespace npusim {
 
+#define NPUSIM_PRODUCT_OPERANDS ExpandedOperands
 // The operands of the product, of those of the command: x, the segments' codes, bias and residual,
 // if any, y and the scratch memory.
 struct ExpandedOperands {

@@ -35,7 +35,10 @@ POINTWISE_REGISTERS = 16
 INDEX_TENSORS = 6
 LINEAR_SEGMENTS = 4
 MOST_NORMED_CODES = 8192  # elements of a row of normed_quantized_linear
-PAGED_STEMS = ("paged_append", "paged_attention", "paged_rope_append")  # over caches in pages
+PAGED_STEMS = (  # over caches in pages
+    *("paged_append", "paged_attention", "paged_rope_append"),
+    "linear_rope_append",
+)
 SLOT_COLUMNS = 64  # of y, whose squares have at least one slot of linear_before_norm
 
 Params: TypeAlias = dict[str, Any]  # the fields of a struct: int, float, or a tuple of them
@@ -449,6 +452,19 @@ KERNELS: dict[str, KernelDef] = {
             f"{_LINEAR} slots:i64 norm_eps:f32",
             generated_only=True,
             in_place="residual",
+        ),
+        # linear, or with slots linear_behind_norm, whose columns are the queries of `heads`, then
+        # the keys and the values of `kv_heads` heads of 16-bit floats, each head_dim columns; and
+        # paged_rope_append of them, rounded: y is the turned queries. Neither gated nor with a
+        # residual or an activation. length is m.
+        _def(
+            "linear_rope_append",
+            "x, w0 … w{segments-1}, [squares], [bias], cos, sin, positions, requests, tables, y, "
+            "k_pool, v_pool",
+            f"{_LINEAR} slots:i64 norm_eps:f32 heads:i64 kv_heads:i64 length:i64 head_dim:i64 "
+            "pages:i64 page_tokens:i64 requests:i64 table_length:i64 y_strides:i64[2] "
+            "k_pool_strides:i64[3] v_pool_strides:i64[3] cs_strides:i64[2] dtype:i32 cs_dtype:i32",
+            generated_only=True,
         ),
         # A step of a long short-term memory (ops/lstm_step.py), over W of 4 * units rows: with s =
         # x · Wᵀ + bias + addend in quarters, of which gates names input, forget, cell and output,

@@ -237,6 +237,13 @@ def _linear_behind_norm(p: Params, _: int | None) -> Cost:
     return operands, operations + m * (slots + n * (1 + p["gated"]))
 
 
+def _linear_rope_append(p: Params, _: int | None) -> Cost:
+    both = {**p, "v_dim": p["head_dim"], "rotary_dim": p["head_dim"]}
+    moved, turning = _paged_rope_append(both, None)
+    (*operands, _), operations = _linear_behind_norm(p, None) if p["slots"] else _linear(p, None)
+    return [*operands, *moved[3:]], operations + turning
+
+
 def _normed_operands(p: Params, norm: int) -> Cost:
     """The cost of `linear`, with an operand of so many bytes after the weights."""
     return _with_norm(_linear(p, None), p, norm)
@@ -317,6 +324,7 @@ MATMULS: dict[str, Rule] = {
     "normed_linear": _normed_linear,
     "linear_before_norm": _linear_before_norm,
     "linear_behind_norm": _linear_behind_norm,
+    "linear_rope_append": _linear_rope_append,
     "lstm_step": _lstm_step,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,

@@ -28,12 +28,19 @@ _OWN = frozenset((BufferKind.WEIGHT, BufferKind.CONSTANT, BufferKind.PERSISTENT,
 
 
 # By stem: the first operand of positions, requests and tables, and the pools beside the parameters
-# that hold their strides.
-_PLACES = {"paged_append": 1, "paged_rope_append": 5, "paged_attention": 3}
+# that hold their strides; from the last operand on, since products have any number of weights.
+_PLACES = {
+    "paged_append": -4,
+    "paged_rope_append": -6,
+    "linear_rope_append": -6,
+    "paged_attention": -4,
+}
+_ROPE_POOLS = {-2: "k_pool_strides", -1: "v_pool_strides"}
 _POOLS: Mapping[str, Mapping[int, str]] = {
-    "paged_append": {4: "y_strides"},
-    "paged_rope_append": {9: "k_pool_strides", 10: "v_pool_strides"},
-    "paged_attention": {1: "k_strides", 2: "v_strides"},
+    "paged_append": {-1: "y_strides"},
+    "paged_rope_append": _ROPE_POOLS,
+    "linear_rope_append": _ROPE_POOLS,
+    "paged_attention": {-6: "k_strides", -5: "v_strides"},
 }
 _SIZES = ("length", "pages", "page_tokens", "requests", "table_length")
 
@@ -77,7 +84,7 @@ def _mask(program: CompiledProgram, command: Command, written: _Written) -> int:
 def _places(program: CompiledProgram, command: Command, index: int) -> Hashable:
     """Returns which rows of a pool a command over pages touches; None: operand `index` is none."""
     stem = program.kernels[command.kernel].name
-    strides = _POOLS.get(stem, {}).get(index)
+    strides = _POOLS.get(stem, {}).get(index - len(command.operands))
     if strides is None or any(p.kind is PatchKind.OPERAND for p in command.patches):
         return None
     kernel = KERNELS[stem]

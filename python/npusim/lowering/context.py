@@ -55,15 +55,27 @@ class PendingBuffer:
     data: bytearray = field(default_factory=bytearray)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitted:
+    """A command as it was emitted: what `Lowering.emit` was given."""
+
+    kernel: str
+    params: Mapping[str, Param]
+    reads: Sequence[View]
+    writes: Sequence[View]
+
+
 @dataclass(slots=True)
 class PendingMethod:
-    """Commands with, for each, the pairs (read, written) of buffers that may share memory."""
+    """Commands with, for each, the pairs (read, written) of buffers that may share memory, and
+    what it was made of."""
 
     name: str = ""
     inputs: list[TensorSpec] = field(default_factory=list)
     outputs: list[TensorSpec] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     in_place: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    emitted: list[Emitted] = field(default_factory=list)
 
 
 class Lowering:
@@ -343,6 +355,30 @@ class Lowering:
         )
         alone = not any(v.buffer in self._shared for v in (*in_place, *writes))
         method.in_place.append(_overlays(in_place if alone else (), reads, writes))
+        method.emitted.append(Emitted(kernel, params, tuple(reads), tuple(writes)))
+
+    def last_writer(self, buffer: int) -> Emitted | None:
+        """Returns the run's last command that wrote a buffer, unless one after it has read it."""
+        for command in reversed(self.run.emitted):
+            if any(view.buffer == buffer for view in command.writes):
+                return command
+            if any(view.buffer == buffer for view in command.reads):
+                return None
+        return None
+
+    def take_back(self, command: Emitted) -> None:
+        """Takes a command of the run back, for one that does more."""
+        at = self.run.emitted.index(command)
+        for rows in (self.run.commands, self.run.in_place, self.run.emitted):
+            del rows[at]
+
+    def lies_in(self, name: str, buffer: int) -> bool:
+        """Tells whether a value that was lowered lies in a buffer."""
+        return name in self._views and self._views[name].buffer == buffer
+
+    def shows(self, node: Node, buffer: int) -> bool:
+        """Tells whether all that a node gives are views of a buffer."""
+        return all(self.lies_in(value.name, buffer) for value in node.outputs)
 
     def copy(self, x: View, y: View) -> None:
         """Emits y = x: same shape and dtype, any strides."""

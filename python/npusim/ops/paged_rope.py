@@ -15,6 +15,7 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
+from npusim.ops.linear_rope import emit_by_product
 from npusim.ops.paged import (
     emit_paged_append,
     infer_paged_append,
@@ -67,7 +68,9 @@ def _lower(node: Node, low: Lowering) -> None:
         "interleaved": int(interleaved),
         **codes(dtype=q.dtype, cs_dtype=cos.dtype),
     }
-    low.emit(_STEM, params, [q, k, v, cos, sin, *places], [y, to_k, to_v], update=True)
+    reads, writes = [q, k, v, cos, sin, *places], [y, to_k, to_v]
+    if not emit_by_product(node, low, params, reads, writes):
+        low.emit(_STEM, params, reads, writes, update=True)
 
 
 def reference_paged_rope_append(

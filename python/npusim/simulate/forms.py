@@ -83,7 +83,9 @@ def taps(p: Params) -> int:
 
 
 _FORMS: dict[str, Callable[[Params], str]] = {
-    **dict.fromkeys(("linear", "linear_before_norm", "linear_behind_norm"), _linear),
+    **dict.fromkeys(
+        ("linear", "linear_before_norm", "linear_behind_norm", "linear_rope_append"), _linear
+    ),
     "matmul": _matmul,
     "conv": _convolution,
     "attention": _attention,

@@ -297,7 +297,7 @@ def _elements(p: Params) -> Sizes:
 
 _PRODUCTS = (
     "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
-    "quantized_linear", "matmul",
+    "linear_rope_append", "quantized_linear", "matmul",
 )  # fmt: skip
 _WINDOWS = ("conv", "conv_winograd", "conv_int8")
 _SIZES: dict[str, Callable[[Params], Sizes]] = {

@@ -184,6 +184,8 @@ class OneOrder:
             on one processor take longer than what other processors then do meanwhile is worth.
         sole_bytes: that a block of these takes at least, and sole_room_bytes: at most, in stages.
         in_flight_bytes: of W, on the way to a processor, that keep memory busy.
+        joined_rows: up to which a product's tiles turn and append its columns; turning_us: that a
+            launch of its own takes for that.
     """
 
     tiles: tuple[TmaTile, ...]
@@ -197,6 +199,8 @@ class OneOrder:
     sole_bytes: int
     sole_room_bytes: int
     in_flight_bytes: int
+    joined_rows: int
+    turning_us: float
 
 
 @dataclass(frozen=True, slots=True)

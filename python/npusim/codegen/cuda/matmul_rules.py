@@ -12,10 +12,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 
-from npusim.abi.kernels import Params
+from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.quantization import BYTE_CODES
 from npusim.codegen.cuda.paths import KernelPath
-from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, as_ints, blocks, line
+from npusim.codegen.launch_config import (
+    LANES,
+    Launch,
+    LaunchConfig,
+    Rule,
+    as_int,
+    as_ints,
+    blocks,
+    line,
+)
 from npusim.targets.architecture import gpu
 from npusim.targets.measured import MatmulTile
 
@@ -73,17 +82,18 @@ def linear(p: Params) -> LaunchConfig:
 
 
 def linear_beside_norm(p: Params) -> LaunchConfig:
-    """The rule of `linear_before_norm` and `linear_behind_norm`: tiles on the tensor cores."""
+    """The rule of products beside a norm or a rotation: tiles on the tensor cores."""
     m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
-    return tiled(
+    config = tiled(
         m,
         n,
         k,
         parts=2 if p["gated"] else 1,
         tensor_cores=True,
         arguments=linear_operands(p),
-        splits=(1,) if leaves_norm(p) else _SPLITS,
+        splits=(1,) if leaves_norm(p) or rotates(p) else _SPLITS,
     )
+    return then_turned(p, config)
 
 
 def normed_linear(p: Params) -> LaunchConfig:
@@ -231,8 +241,45 @@ def leaves_norm(p: Params) -> bool:
     return "slots" in p and "norm_eps" not in p
 
 
+def rotates(p: Params) -> bool:
+    """Tells whether a product is `linear_rope_append`, whose columns are turned and appended."""
+    return "kv_heads" in p
+
+
+def product_of(p: Params) -> Params:
+    """Returns the parameters of a `linear_rope_append`'s product alone; other products are that."""
+    if not rotates(p):
+        return p
+    stem = "linear_behind_norm" if p["slots"] else "linear"
+    return {name: p[name] for name, _, _ in KERNELS[stem].fields}
+
+
+def then_turned(p: Params, config: LaunchConfig) -> LaunchConfig:
+    """Returns the launches of a product, and the one that turns and appends its columns, if any.
+
+    The product itself lies in scratch memory then.
+    """
+    if not rotates(p) or not config.launches:
+        return config
+    units = blocks(as_int(p, "n"), 16)  # two chunks of 16 bytes
+    threads = min(_BLOCK, max(64, blocks(units, LANES) * LANES))
+    launch = Launch((as_int(p, "m"), 1, 1), (threads, 1, 1), entry="npusim_rope")
+    launches = (*config.launches, launch)
+    return with_scratch(p, replace(config, launches=launches), ROPE_BLOCK=threads)
+
+
+def with_scratch(p: Params, config: LaunchConfig, **defines: int) -> LaunchConfig:
+    """Returns the configuration of a `linear_rope_append`, with room for its product."""
+    room = 2 * as_int(p, "m") * as_int(p, "n")
+    defines = {**config.defines, "ARGUMENTS": linear_operands(p), **defines}
+    return replace(config, scratch=room, failure=True, defines=defines)
+
+
 def linear_operands(p: Params) -> int:
-    """How many operands a `linear` has, or what is linear but for a norm."""
+    """How many arguments a `linear` has, or what is linear but for what is beside it."""
+    if rotates(p):  # the angles, the places, the pools, scratch memory and the failure
+        squares = int(bool(p["slots"]))
+        return 1 + as_int(p, "segments") + squares + epilogue_operands(p) + 2 + 3 + 2 + 2
     norm = int("slots" in p or "norm_eps" in p) + 2 * leaves_norm(p)
     return 1 + as_int(p, "segments") + epilogue_operands(p) + norm
 
@@ -296,6 +343,7 @@ RULES: Mapping[str, Rule] = {
     "linear": linear,
     "linear_before_norm": linear_beside_norm,
     "linear_behind_norm": linear_beside_norm,
+    "linear_rope_append": linear_beside_norm,
     "matmul": matmul,
     "quantize": quantize,
     "quantized_linear": quantized_linear,

@@ -15,7 +15,15 @@ from dataclasses import asdict, replace
 
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda import code_rows, decoding, matmul_rules, rows, swap_ab, tma_matmul
-from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, leaves_norm, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import (
+    GPU,
+    PROCESSORS,
+    leaves_norm,
+    on_tensor_cores,
+    product_of,
+    rotates,
+    then_turned,
+)
 from npusim.codegen.cuda.tma_matmul import ClusterTile
 from npusim.codegen.launch_config import LaunchConfig, as_int, blocks
 
@@ -72,21 +80,30 @@ def linear_configs(p: Params) -> Configs:
 
     All of them have the same bits, for any number of rows, on devices with TMA.
     """
-    slices = slices_of(p)
+    slices, m = slices_of(p), as_int(p, "m")
+    own = p if m <= _FIT.joined_rows and swap_ab.fits(p, 1) else product_of(p)
+    turning_us = _FIT.turning_us if rotates(p) else 0.0
     found: dict[str, tuple[float, Callable[[], LaunchConfig]]] = {}
-    if as_int(p, "m") and swap_ab.fits(p, 1):
+    if m and swap_ab.fits(own, 1):
         # Many rows of x are read by too many blocks, unless each has a slice of them.
-        few = as_int(p, "m") <= (_FIT.swapped_rows if slices == 1 else swap_ab.MOST_ROWS)
+        few = m <= (_FIT.swapped_rows if slices == 1 else swap_ab.MOST_ROWS)
         for groups in (1, 2) if few else ():
-            tile = swap_ab.tile_of(p, groups, slices)
+            tile = swap_ab.tile_of(own, groups, slices)
             if tile is not None:
-                config = _deferred(swap_ab.swap_ab, p, tile, slices)
-                name = PREFIX + tile.name(p, slices)
-                found[name] = _swapped_us(p, groups, slices), config
+                time = _swapped_us(own, groups, slices) + (0.0 if own is p else turning_us)
+                config = _deferred(_swapped, p, own, tile, slices)
+                found[PREFIX + tile.name(own, slices)] = time, config
         for ordered in ordered_tiles(p, slices):
             config = _deferred(tma_matmul.tma_matmul, p, ordered)
-            found[PREFIX + ordered.name] = tma_matmul.microseconds(p, ordered), config
+            time = tma_matmul.microseconds(p, ordered) + turning_us
+            found[PREFIX + ordered.name] = time, config
     return {name: found[name][1] for name in sorted(found, key=lambda name: found[name][0])}
+
+
+def _swapped(p: Params, own: Params, tile: swap_ab.SwapTile, slices: int) -> LaunchConfig:
+    """Returns a command's configuration by a tile that does all of it, or its product (`own`)."""
+    config = swap_ab.swap_ab(own, tile, slices)
+    return config if own is p else then_turned(p, config)
 
 
 def _deferred(make: Callable[..., LaunchConfig], *args: object) -> Callable[[], LaunchConfig]:
@@ -128,7 +145,9 @@ def tiles(stem: str, p: Params) -> LaunchConfig:
     slices = slices_of(p)
     if leaves_norm(p):  # squares are summed by tiles
         slices, shapes = 1, (matmul_rules.TILES[-1],)
-    return matmul_rules.tiled(
+    if rotates(p):  # scratch memory has the product
+        slices = 1
+    config = matmul_rules.tiled(
         *(m, n, k),
         parts=2 if p["gated"] else 1,
         tensor_cores=tensor_cores,
@@ -136,6 +155,7 @@ def tiles(stem: str, p: Params) -> LaunchConfig:
         shapes=shapes,
         splits=(slices,),
     )
+    return then_turned(p, config)
 
 
 def _code_rows(p: Params) -> LaunchConfig:

@@ -14,6 +14,8 @@ from npusim.codegen.cuda.matmul_rules import (
     PROCESSORS,
     linear_operands,
     on_tensor_cores,
+    rotates,
+    with_scratch,
 )
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int, as_ints, blocks
@@ -24,6 +26,7 @@ _DEPTH = 64  # of K, that a stage has
 _GROUP_ROWS = 64  # of W, of a warpgroup
 _BARRIERS = 16  # bytes a stage
 _MOST_STAGES = 10
+_MOST_PLACES = (1 << 31) - 1  # of rows in pages
 _FIT = GPU.one_order
 _PLAIN, _PLAIN_STAGES = 64, 3  # rows and columns of the tiles of devices without TMA
 
@@ -64,7 +67,19 @@ def fits(p: Params, groups: int) -> bool:
         return False
     if p["gated"]:
         return segments == 1 or rows == (n, n)
+    if rotates(p):
+        return _has_halves(p, groups, rows)
     return all(first % (groups * _GROUP_ROWS) == 0 for first in rows[:-1])
+
+
+def _has_halves(p: Params, groups: int, rows: tuple[int, ...]) -> bool:
+    """Tells whether a tile has both halves of pairs of a head, and stores 16 bytes at once."""
+    head = as_int(p, "head_dim")
+    names = ("y", "k_pool", "v_pool", "cs")
+    steps = [stride for name in names for stride in as_ints(p, f"{name}_strides")]
+    places = as_int(p, "pages") * as_int(p, "page_tokens")
+    apart = head % (groups * _GROUP_ROWS) or any(first % head for first in rows)
+    return not apart and not any(step % 8 for step in steps) and places <= _MOST_PLACES
 
 
 def blocks_of(p: Params, groups: int, slices: int) -> int:
@@ -113,15 +128,19 @@ def _shared(p: Params, tile: SwapTile, slices: int) -> int:
     pipeline = max(tile.stages * _stage_bytes(p, tile.groups), sums) + tile.stages * _BARRIERS
     most_rows = blocks(as_int(p, "m"), slices)
     received = (slices - 1) * most_rows * (tile.groups * _GROUP_ROWS + 4) * 4
-    return blocks(pipeline + 8, 128) * 128 + received + most_rows * 4
+    places = (most_rows + as_int(p, "m")) * 4 if rotates(p) else 0
+    return blocks(pipeline + 8, 128) * 128 + received + most_rows * 4 + places
 
 
 def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
-    """Returns the launch configuration of a `linear`, beside a norm or not, by a tile that fits."""
+    """Returns the launch configuration of a `linear`, beside a norm or not, by a tile that fits.
+
+    The tiles of a `linear_rope_append` turn and append their columns.
+    """
     m, k = as_int(p, "m"), as_int(p, "k")
-    parts, segments, tokens = 2 if p["gated"] else 1, as_int(p, "segments"), _tokens(p)
+    segments, tokens = as_int(p, "segments"), _tokens(p)
     maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tokens)]
-    box = tile.groups * _GROUP_ROWS // parts
+    box = tile.groups * _GROUP_ROWS // (2 if p["gated"] or rotates(p) else 1)
     for i, (rows, line) in enumerate(
         zip(as_ints(p, "rows")[:segments], as_ints(p, "ldw")[:segments], strict=True)
     ):
@@ -144,7 +163,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
         "PIPELINE_STAGES": tile.stages,
         "AHEAD": tile.ahead,
         "CLUSTER_K": slices,
-        "BLOCKS_PER_SM": _blocks_per_processor(tile.groups, tokens),
+        "BLOCKS_PER_SM": _blocks_per_processor(tile.groups, tokens, shared),
         "MAPS": len(maps),
         "ARGUMENTS": linear_operands(p),
     }
@@ -154,11 +173,14 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     least = _FIT.sole_bytes if _is_sole(count) else _FIT.alone_bytes
     padded = max(shared, plain, least) if count <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
-    return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
+    config = LaunchConfig((launch,), maps=tuple(maps), defines=defines)
+    return with_scratch(p, config, ROPE_JOINED=1) if rotates(p) else config
 
 
-def _blocks_per_processor(groups: int, tokens: int) -> int:
+def _blocks_per_processor(groups: int, tokens: int, shared: int) -> int:
     """Returns for how many blocks there are to be registers, beside a thread's sums."""
+    if 2 * shared > GPU.processors.block_shared_bytes:
+        return 1
     if groups == 1:
         return 3 if tokens <= 128 else 2
     return 2 if tokens <= 64 else 1

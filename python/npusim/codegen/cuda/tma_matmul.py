@@ -15,12 +15,16 @@ from npusim.codegen.cuda.matmul_rules import (
     leaves_norm,
     linear_operands,
     on_tensor_cores,
+    then_turned,
 )
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, TensorMap, as_int, as_ints, blocks
 from npusim.targets.measured import TmaTile
 
-STEMS = ("linear", "linear_before_norm", "linear_behind_norm")  # whose commands it computes
+STEMS = (  # whose commands it computes
+    *("linear", "linear_before_norm", "linear_behind_norm"),
+    "linear_rope_append",
+)
 _DEPTH = 64  # of K, that a tile passes at once
 _PLAIN_COLUMNS, _PLAIN_STAGES = 64, 3  # of the tiles of devices without TMA
 _BARRIERS = 16  # bytes a stage
@@ -143,7 +147,7 @@ def tma_matmul(p: Params, tile: ClusterTile) -> LaunchConfig:
         grid = (min(row_tiles * column_tiles, PROCESSORS * tile.blocks_per_processor), 1, 1)
     plain = _PLAIN_STAGES * (tile.rows + _PLAIN_COLUMNS) * 2 * _DEPTH
     launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
-    return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
+    return then_turned(p, LaunchConfig((launch,), maps=tuple(maps), defines=defines))
 
 
 TILES = tuple(ClusterTile(**asdict(tile)) for tile in _FIT.tiles)
