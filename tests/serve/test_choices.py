@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ def complete(generator: Generator) -> Complete:
 def chunks(generator: Generator, **body: Any) -> list[dict[str, Any]]:
     async def all_of_them() -> list[dict[str, Any]]:
         generation = await generator.completion({**body, "stream": True}, Record())
-        told: AsyncIterator[dict[str, Any]] = generation.chunks()
-        return [chunk async for chunk in told]
+        return [json.loads(event) async for event in generation.events()]
 
     return asyncio.run(all_of_them())
 
