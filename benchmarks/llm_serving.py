@@ -150,7 +150,11 @@ def serve_with(folder: Path, program: Path, requests: int, frontends: int, clien
         found = loaded(url, requests, clients, AT_A_TIME, ANSWER)
         print("processor seconds:", processor_seconds(process.pid), flush=True)
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            print("the server does not end")
+            process.kill()
     names = ("output_throughput", "request_throughput", "median_ttft_ms", "median_tpot_ms",
              "median_itl_ms", "p99_itl_ms", "duration", "completed", "failed")  # fmt: skip
     events = sum(1 + len(gaps) for gaps in found["itls"])

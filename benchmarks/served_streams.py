@@ -146,7 +146,7 @@ def serve(frontends: int, folder: Path, seconds: float) -> None:
     engines.LanguageModel.load = lambda *_, **__: model  # type: ignore[method-assign,assignment]
     engines.make_backend = lambda *_: PagedBackend(PacedEngine(seconds))  # type: ignore[assignment,arg-type]
     with logged_as_json():
-        serve_with(frontends, Served("m"), lambda: engines.Engine(""), take_port("", PORT), 5)
+        serve_with(frontends, Served("m"), lambda: engines.Engine(""), take_port("127.0.0.1", PORT), 5)
 
 
 def measure(frontends: int, clients: int, streams: int, seconds: float, requests: int) -> None:

@@ -293,7 +293,8 @@ class FrontEnds:
         accepting.start()
         with self._signals():
             while self._living or self._is_loading:
-                self._news.get()()
+                with contextlib.suppress(queue.Empty):  # signals are heard in between
+                    self._news.get(timeout=_POLL)()
         self._is_ending = True
         accepting.join()
         engine = self._engine
