@@ -173,7 +173,8 @@ def loaded(url: str, requests: int, clients: int, streams: int, answer: int) -> 
     """Returns what a load test of ShareGPT's lengths by so many processes finds."""
     client = [sys.executable, "-m", "npusim", "bench", "--json", "--serve", url,
               "--num-prompts", str(requests), "--input-len", str(PROMPT), "--output-len",
-              str(answer), "--max-concurrency", str(streams), "--clients", str(clients)]  # fmt: skip
+              str(answer), "--max-concurrency", str(streams),
+              "--clients", str(clients)]  # fmt: skip
     done = subprocess.run(client, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"load test failed: {done.stdout[-300:]} {done.stderr[-700:]}"
     found = json.loads(re.search(r"\{.*\}", done.stdout, re.DOTALL).group())  # type: ignore[union-attr]

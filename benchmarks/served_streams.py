@@ -1,9 +1,9 @@
-"""What streams cost a server: over an engine that makes a token of each request at a time and computes nothing.
+"""What streams cost a server: over an engine that makes tokens in time and computes nothing.
 
-    PYTHONPATH=python:. python -m benchmarks.served_streams [--frontends 1 2 4] [--clients 2] [--ms 5]
+    PYTHONPATH=python:. python -m benchmarks.served_streams [--frontends 1 2 4] [--clients 2]
 
-Prints events and tokens a second, and microseconds of processor an event: of the engine's process, of
-all front ends, of the load clients. A server of one process has no front ends.
+Prints events and tokens a second, and microseconds of processor an event: of the engine's process
+and of all front ends. A server of one process has no front ends.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def serve(frontends: int, folder: Path, seconds: float) -> None:
     engines.LanguageModel.load = lambda *_, **__: model  # type: ignore[method-assign,assignment]
     engines.make_backend = lambda *_: PagedBackend(PacedEngine(seconds))  # type: ignore[assignment,arg-type]
     with logged_as_json():
-        serve_with(frontends, Served("m"), lambda: engines.Engine(""), take_port("127.0.0.1", PORT), 5)
+        serve_with(
+            frontends, Served("m"), lambda: engines.Engine(""), take_port("127.0.0.1", PORT), 5
+        )
 
 
 def measure(frontends: int, clients: int, streams: int, seconds: float, requests: int) -> None:
@@ -172,7 +174,8 @@ def measure(frontends: int, clients: int, streams: int, seconds: float, requests
     print(f"{frontends} front ends, {streams} streams: {found['output_throughput']:.0f} tokens and "
           f"{events / found['duration']:.0f} events a second (at most {streams / seconds:.0f}); "
           f"us an event: engine {took['engine']:.1f}, front ends {fronts:.1f}; between events "
-          f"median {gap[0]:.1f} ms, 99 % {gap[1]:.1f}; failed {found['failed']}", flush=True)  # fmt: skip
+          f"median {gap[0]:.1f} ms, 99 % {gap[1]:.1f}; failed {found['failed']}",
+          flush=True)  # fmt: skip
 
 
 def main() -> None:
@@ -186,7 +189,8 @@ def main() -> None:
     parser.add_argument("--ms", type=float, default=5)
     args = parser.parse_args()
     if args.serve:
-        return serve(args.frontends[0], args.serve, args.ms / 1e3)
+        serve(args.frontends[0], args.serve, args.ms / 1e3)
+        return
     for count in args.frontends:
         measure(count, args.clients, args.streams, args.ms / 1e3, args.requests)
 

@@ -295,7 +295,8 @@ void bind_engine(py::module_& module) {
           py::arg("request"), unlocked)
       .def("allow", &allow, py::arg("request"), py::arg("mask"))
       .def("allow_packed", &allow_packed, py::arg("request"), py::arg("bits"))
-      .def("failure", [](const ServingEngine& self) { return self->failure(); }, unlocked)
+      .def(
+          "failure", [](const ServingEngine& self) { return self->failure(); }, unlocked)
       .def("stats", &stats)
       .def("facts", &facts)
       .def(

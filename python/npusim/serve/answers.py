@@ -16,7 +16,6 @@ from npusim.language_model import Tokenizer
 from npusim.serve.requests import TokenLogprob
 from npusim.serve.text import Delta
 
-
 _TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

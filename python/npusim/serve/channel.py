@@ -1,8 +1,9 @@
-"""What the process of an engine and those that serve its clients tell each other: messages over a
-pair of sockets.
+"""What the process of an engine and those that serve its clients tell each other.
 
-A message is its length, its kind and its content. Only what one process of a server wrote is read by
-another one of the same server.
+These are messages over a pair of sockets.
+
+A message is its length, its kind and its content. Only what one process of a server wrote is
+read by another one of the same server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Kind(enum.IntEnum):
     that streams get).
 
     From one: SUBMIT (`submission`), CANCEL (request), ALLOW (request, bits of tokens), NOTES (JSON:
-    what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has).
+    what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has), READY (it answers
+    requests, after LOADED).
     """
 
     HELLO = 0
@@ -46,6 +48,7 @@ class Kind(enum.IntEnum):
     NOTES = 19
     ASK_METRICS = 20
     CONNECTIONS = 21
+    READY = 22
 
 
 def message(kind: Kind, content: bytes = b"") -> bytes:

@@ -1,5 +1,4 @@
-"""A front end as a process: takes connections that the engine's process hands over, and answers them
-with the engine over there.
+"""A front end as a process: answers connections that the engine's process hands over.
 
     python -m npusim.serve.frontend_process CHANNEL CONNECTIONS      two descriptors of sockets
 
@@ -145,6 +144,7 @@ class Link(asyncio.Protocol):
         if kind is Kind.LOADED:
             self.engine = RemoteEngine(told, self.send)
             self.server.generator = Generator(self.engine, self.server.name)
+            self.send(message(Kind.READY))
         elif kind is Kind.NOT_LOADED:
             self.server.failure = Error(told)
         elif kind is Kind.DRAIN:
@@ -203,14 +203,14 @@ class _Process(uvicorn.Server):
             self._beginning = asyncio.ensure_future(self._begin(taken))
 
     async def _begin(self, taken: socket.socket) -> None:
-        def protocol() -> asyncio.Protocol:
-            made = self.config.http_protocol_class(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )  # type: ignore[call-arg]
-            return made  # type: ignore[return-value]
+        def made() -> asyncio.Protocol:
+            of: Any = self.config.http_protocol_class
+            state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            protocol: asyncio.Protocol = of(config=self.config, **state)
+            return protocol
 
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(protocol, taken)
+            await asyncio.get_running_loop().connect_accepted_socket(made, taken)
         except OSError:  # it has ended already
             taken.close()
 

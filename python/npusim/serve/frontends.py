@@ -1,8 +1,8 @@
 """A server of several processes: this one has the engine, the others, front ends, its clients.
 
 This process takes connections and hands each to the front end that has the fewest; takes requests
-from these, in tokens; and tells each, in one message a step, what its requests gained. It counts for
-all. What a request costs here does not depend on how many tokens its answer has.
+from these, in tokens; and tells each, in one message a step, what its requests gained. It counts
+for all. What a request costs here does not depend on how many tokens its answer has.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ _log = logging.getLogger("npusim.serve")
 
 _POLL = 0.2  # seconds that a thread waits for news, or for a connection, before it looks around
 _READ = 1 << 18  # bytes at a time
+_STUCK = 30  # seconds that a front end may leave what it is told unread; then it is ended
 _MOST_DEATHS, _DEATHS_WITHIN = 3, 60.0  # of front ends, in seconds, before the server gives up
 _CORES, _MOST = 4, 4  # cores for which there is a front end by default, and how many at most
 _SHUTS_DOWN = "The engine takes no more requests: it is shutting down."
@@ -65,7 +67,7 @@ class Served:
 
     name: str
     keys: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def frontends_for(device: _runtime.Device) -> int:
@@ -126,6 +128,7 @@ class FrontEnd:
 
     Attributes:
         connections: how many it has, about.
+        is_ready: whether it answers requests.
     """
 
     def __init__(
@@ -135,13 +138,15 @@ class FrontEnd:
         hear: Callable[[FrontEnd, Kind, bytes], None],
         ended: Callable[[FrontEnd], None],
     ) -> None:
-        self.reader, self.connections = reader, 0
+        self.reader, self.connections, self.is_ready = reader, 0, False
         self._hear, self._ended = hear, ended
         self._native: _runtime.Engine | None = None
         self._order = threading.Lock()  # nobody hears of a request before it was accepted
         self._channel, theirs = socket.socketpair()
         self._handing, taking = socket.socketpair()
         self._handing.setblocking(False)
+        limit = struct.pack("ll", _STUCK, 0)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         command = [sys.executable, "-m", "npusim.serve.frontend_process"]
         passed = (theirs.fileno(), taking.fileno())
         try:
@@ -156,13 +161,21 @@ class FrontEnd:
         hello = {"name": served.name, "keys": served.keys, "limits": asdict(served.limits)}
         self.send(json_message(Kind.HELLO, hello))
         self._telling: threading.Thread | None = None
+        self._last: bytes | None = None
         self._is_gone = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, content: bytes) -> None:
         """Sends a message; one that is gone hears nothing."""
-        with contextlib.suppress(OSError), self._order:
-            self._channel.sendall(content)
+        with self._order:
+            self._put(content)
+
+    def end(self, content: bytes) -> None:
+        """Sends a last message, after all news that there is now."""
+        if self._telling is None:
+            self.send(content)
+        else:
+            self._last = content
 
     def begin(self, engine: Engine, native: _runtime.Engine) -> None:
         """Serves its requests from now on."""
@@ -184,11 +197,23 @@ class FrontEnd:
         """Ends it at once."""
         self.process.kill()
 
+    def _put(self, content: bytes) -> None:
+        try:
+            self._channel.sendall(content)
+        except BlockingIOError:  # part of it may have gone: nothing can follow
+            self.kill()
+        except OSError:
+            pass
+
     def _tell(self, native: _runtime.Engine) -> None:
         """Sends news as it comes, all of a step in one message."""
         while not self._is_gone:
+            last = self._last
             if packed := native.poll_packed(_POLL, self.reader):
                 self.send(message(Kind.EVENTS, packed))
+            if last is not None:
+                self.send(last)
+                return
 
     def _listen(self) -> None:
         messages = Messages()
@@ -224,7 +249,7 @@ class FrontEnd:
         try:
             with self._order:
                 number = native.submit(tokens, {**options, "follows": follows}, self.reader)
-                self._channel.sendall(message(Kind.ACCEPTED, ACCEPTED.pack(ticket, number)))
+                self._put(message(Kind.ACCEPTED, ACCEPTED.pack(ticket, number)))
         except Error as error:
             self.send(json_message(Kind.REFUSED, _refusal(native, ticket, error)))
 
@@ -273,7 +298,8 @@ class FrontEnds:
         self.counts: dict[int, int] = {}
         self._engine: Engine | None = None
         self._failure: Error | None = None
-        self._is_loading, self._is_ending, self._keeps_port = True, False, False
+        self._is_loading, self._was_ready = True, False
+        self._is_ending, self._keeps_port = False, False
         self._deaths: list[float] = []
         self._began = time.monotonic()
         self._living = {self._start() for _ in range(count)}
@@ -329,6 +355,7 @@ class FrontEnds:
         _log.info("stopping", extra={"facts": {"signal": signal.Signals(number).name}})
         self._end()
         if self._engine is None or self._engine.native is None:
+            self._kill_later()
             return
         threading.Thread(target=self._drain, args=(self._engine.native,), daemon=True).start()
 
@@ -352,20 +379,35 @@ class FrontEnds:
         if engine.native is None:  # sessions are served where they are
             self._keeps_port = True
             self._end()
+            self._kill_later()
             return
         for front in self._living:
             front.begin(engine, engine.native)
         keep_small_beside(engine.native)
-        log_ready(engine, self._served.name, self._began)
+
+    def _became_ready(self, front: FrontEnd) -> None:
+        """Says so when all are, once: one that takes the place of another is no news."""
+        front.is_ready = True
+        if self._was_ready or self._is_ending or self._engine is None:
+            return
+        if all(each.is_ready for each in self._living):
+            self._was_ready = True
+            log_ready(self._engine, self._served.name, self._began)
 
     def _not_loaded(self, error: Error) -> None:
         self._is_loading, self._failure = False, error
         self._tell_all(json_message(Kind.NOT_LOADED, str(error)))
         self._end()
+        self._kill_later()
 
     def _drained(self, whole: bool) -> None:
         _log.info("drained", extra={"facts": {"whole": whole}})
-        self._tell_all(json_message(Kind.END, _LEFT))
+        for front in self._living:
+            front.end(json_message(Kind.END, _LEFT))
+        self._kill_later()
+
+    def _kill_later(self) -> None:
+        """Ends whoever has not ended when answers had their time to reach clients."""
         timer = threading.Timer(AFTER_DRAIN, lambda: self._news.put(self._kill))
         timer.daemon = True
         timer.start()
@@ -434,7 +476,7 @@ class FrontEnds:
 
     def _hand(self, connection: socket.socket) -> None:
         while not self._is_ending:
-            fronts = sorted(tuple(self._living), key=lambda front: front.connections)
+            fronts = sorted(self._living, key=lambda front: front.connections)
             if any(front.hand(connection) for front in fronts):
                 return
             time.sleep(0.01)
@@ -447,6 +489,8 @@ class FrontEnds:
             front.send(message(Kind.METRICS, content + text))
         elif kind is Kind.NOTES:
             self._note(json.loads(content))
+        elif kind is Kind.READY:
+            self._news.put(lambda: self._became_ready(front))
 
     def _note(self, told: dict[str, Any]) -> None:
         with self._counting:

@@ -16,7 +16,9 @@ from npusim.serve.load_trace import Trace
 _IMPORTS = 3.0  # seconds until all processes are there, about
 
 
-def run_load_in_processes(url: str, key: str | None, test: LoadTest, clients: int) -> dict[str, Any]:
+def run_load_in_processes(
+    url: str, key: str | None, test: LoadTest, clients: int
+) -> dict[str, Any]:
     """As `run_load`; every process sends each of so many requests, and as many at a time.
 
     Args:

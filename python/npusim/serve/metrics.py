@@ -57,7 +57,7 @@ class Counts(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What metrics count of a request that is over; numbers and texts alone, so that it can be sent.
+    """What metrics count of a request that is over; it can be sent: numbers and texts.
 
     Attributes:
         prompt, completion: tokens.

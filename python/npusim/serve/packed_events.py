@@ -1,15 +1,15 @@
 """What the native engine's `poll_packed` tells, out of bytes; in the machine's own order of bytes.
 
-    uint32 plain, tokens                 events of nothing but tokens, and how many these have
-    uint64[plain], uint32[plain]         their requests, and how many tokens each has
-    int32[tokens]
-    and of each other event, to the end:
-        uint64 request, uint32 count, uint8 facts, int32[count] tokens
-        as bits of facts say: records of the tokens (4), of the prompt (8), an error (16);
-        the answer stopped (1) or is as long as it may be (2)
-    records: uint32 count, and for each int32 token, uint32 top, float64 logprob,
-        top times int32 token, float64 logprob
-    error: the name of a class of npusim.errors and a message, each uint32 length and UTF-8
+uint32 plain, tokens                 events of nothing but tokens, and how many these have
+uint64[plain], uint32[plain]         their requests, and how many tokens each has
+int32[tokens]
+and of each other event, to the end:
+    uint64 request, uint32 count, uint8 facts, int32[count] tokens
+    as bits of facts say: records of the tokens (4), of the prompt (8), an error (16);
+    the answer stopped (1) or is as long as it may be (2)
+records: uint32 count, and for each int32 token, uint32 top, float64 logprob,
+    top times int32 token, float64 logprob
+error: the name of a class of npusim.errors and a message, each uint32 length and UTF-8
 """
 
 from __future__ import annotations
