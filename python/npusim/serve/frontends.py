@@ -238,7 +238,8 @@ class FrontEnd:
         elif kind is Kind.CANCEL and native is not None:
             native.cancel(*NUMBER.unpack(content))
         elif kind is Kind.ALLOW and native is not None:
-            native.allow_packed(*NUMBER.unpack_from(content), content[NUMBER.size :])
+            (number,) = NUMBER.unpack_from(content)
+            native.allow_packed(number, content[NUMBER.size :])
         elif kind is Kind.CONNECTIONS:
             (self.connections,) = TICKET.unpack(content)
         else:

@@ -59,7 +59,7 @@ def keep_small_beside(native: _runtime.Engine) -> None:
     """As `keep_small`, in a thread of its own for as long as the process lives."""
     give_back = returner()
 
-    def keep() -> None:
+    def keep(give_back: Callable[[], object]) -> None:
         watch = _Watch(native.stats()["prompt_tokens"])
         while True:
             time.sleep(_LOOK)
@@ -69,7 +69,7 @@ def keep_small_beside(native: _runtime.Engine) -> None:
                 watch.gave()
 
     if give_back is not None:
-        threading.Thread(target=keep, daemon=True).start()
+        threading.Thread(target=keep, args=(give_back,), daemon=True).start()
 
 
 class _Watch:
