@@ -59,8 +59,9 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
 @click.option(
     "--frontends",
     type=click.IntRange(min=1),
-    help="Processes that clients are served by, beside the engine's; 1: it serves them itself. "
-    "Default: 1 where the model runs on the cpu, else one of four cores, 4 at most.",
+    default=1,
+    show_default=True,
+    help="Processes that clients are served by, beside the engine's; 1: it serves them itself.",
 )
 @click.option(
     "--api-key-file",
@@ -90,7 +91,7 @@ def serve(
     port: int,
     max_batch: int,
     max_waiting: int,
-    frontends: int | None,
+    frontends: int,
     api_key_file: Path | None,
     max_body: int,
     drain_timeout: float,
@@ -110,7 +111,7 @@ def serve(
     require_packages()
     from npusim.serve.app import Limits
     from npusim.serve.engine import Engine
-    from npusim.serve.frontends import Served, frontends_for, serve_with
+    from npusim.serve.frontends import Served, serve_with
     from npusim.serve.process import logged_as_json, take_port
 
     keys, limits = _keys(api_key_file), Limits(body_bytes=max_body)
@@ -133,7 +134,7 @@ def serve(
 
     with logged_as_json():
         counts = serve_with(
-            frontends or frontends_for(device),
+            frontends,
             Served(name or name_of(model), tuple(keys), limits),
             load,
             take_port(host, port),

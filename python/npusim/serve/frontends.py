@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
 import queue
 import signal
 import socket
@@ -50,7 +49,6 @@ _POLL = 0.2  # seconds that a thread waits for news, or for a connection, before
 _READ = 1 << 18  # bytes at a time
 _STUCK = 30  # seconds that a front end may leave what it is told unread; then it is ended
 _MOST_DEATHS, _DEATHS_WITHIN = 3, 60.0  # of front ends, in seconds, before the server gives up
-_CORES, _MOST = 4, 4  # cores for which there is a front end by default, and how many at most
 _SHUTS_DOWN = "The engine takes no more requests: it is shutting down."
 _LEFT = "The server shuts down."
 
@@ -68,13 +66,6 @@ class Served:
     name: str
     keys: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
-
-
-def frontends_for(device: _runtime.Device) -> int:
-    """Returns how many front ends a server has on this machine: cores that compute serve nobody."""
-    if device.uses_host_memory or not hasattr(socket, "send_fds"):
-        return 1
-    return max(1, min(_MOST, (os.cpu_count() or 1) // _CORES))
 
 
 def serve_with(
