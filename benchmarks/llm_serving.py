@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import signal
 import subprocess
@@ -115,8 +116,10 @@ def beside_prompts(
     return gaps, firsts
 
 
-def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
-    """Prints when a server is ready, and what a load test finds."""
+def serve(
+    folder: Path, name: str, graphs: Path | None, requests: int, frontends: list[int], clients: int
+) -> None:
+    """Prints when servers are ready, and what a load test finds."""
     from safetensors.torch import save_file
 
     from benchmarks.served_models import compiled, configuration, seeded_weights, timed
@@ -129,32 +132,69 @@ def serve(folder: Path, name: str, graphs: Path | None, requests: int) -> None:
         save_tokenizer(folder, config.vocab_size)
         state = seeded_weights(config)
         timed("weights written", lambda: save_file(state, weights))
+    for count in frontends:
+        serve_with(folder, program, requests, count, clients)
+
+
+def serve_with(folder: Path, program: Path, requests: int, frontends: int, clients: int) -> None:
+    """Prints it of a server with so many front ends, asked by so many processes."""
     server = [sys.executable, "-m", "npusim", "serve", str(program), "--weights", str(folder)]
-    log = (folder / "server.log").open("w")
+    log = (folder / f"server_{frontends}.log").open("w")
     start = time.perf_counter()
-    with subprocess.Popen([*server, "--device", "cuda", "--port", str(PORT)], stderr=log,
-                          stdout=log) as process:  # fmt: skip
+    with subprocess.Popen([*server, "--device", "cuda", "--port", str(PORT), "--frontends",
+                           str(frontends)], stderr=log, stdout=log) as process:  # fmt: skip
         url = f"http://127.0.0.1:{PORT}"
-        while not _is_ready(url):
-            assert process.poll() is None, (folder / "server.log").read_text()[-2000:]
-            time.sleep(0.02)
-        print(f"server ready in {time.perf_counter() - start:.2f} s (imports of Python included)")
-        told = folder / "load.json"
-        client = [sys.executable, "-m", "npusim", "bench", "--json", "--serve", url,
-                  "--num-prompts", str(requests), "--dataset", "sharegpt",
-                  "--max-concurrency", str(AT_A_TIME)]  # fmt: skip
-        done = subprocess.run(client, capture_output=True, text=True, check=False)
-        told.write_text(done.stdout)
+        wait_until_ready(process, url)
+        print(f"{frontends} front ends: ready in {time.perf_counter() - start:.2f} s (imports of "
+              "Python included)")  # fmt: skip
+        found = loaded(url, requests, clients, AT_A_TIME, ANSWER)
+        print("processor seconds:", processor_seconds(process.pid), flush=True)
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    if done.returncode != 0:
-        print(f"load test failed: {done.stdout[-300:]} {done.stderr[-700:]}")
-        return
-    found = json.loads(re.search(r"\{.*\}", done.stdout, re.DOTALL).group())  # type: ignore[union-attr]
-    found = found.get("result", found)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            print("the server does not end")
+            process.kill()
     names = ("output_throughput", "request_throughput", "median_ttft_ms", "median_tpot_ms",
              "median_itl_ms", "p99_itl_ms", "duration", "completed", "failed")  # fmt: skip
-    print("server:", ", ".join(f"{n} {found[n]:.1f}" for n in names if found.get(n) is not None))
+    events = sum(1 + len(gaps) for gaps in found["itls"])
+    print("server:", ", ".join(f"{n} {found[n]:.1f}" for n in names if found.get(n) is not None),
+          f", {events / found['duration']:.0f} events a second", flush=True)  # fmt: skip
+
+
+def wait_until_ready(process: subprocess.Popen[Any], url: str) -> None:
+    """Returns when a server answers."""
+    while not _is_ready(url):
+        assert process.poll() is None, "the server has ended"
+        time.sleep(0.02)
+
+
+def loaded(url: str, requests: int, clients: int, streams: int, answer: int) -> dict[str, Any]:
+    """Returns what a load test of ShareGPT's lengths by so many processes finds."""
+    client = [sys.executable, "-m", "npusim", "bench", "--json", "--serve", url,
+              "--num-prompts", str(requests), "--input-len", str(PROMPT), "--output-len",
+              str(answer), "--max-concurrency", str(streams),
+              "--clients", str(clients)]  # fmt: skip
+    done = subprocess.run(client, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"load test failed: {done.stdout[-300:]} {done.stderr[-700:]}"
+    found = json.loads(re.search(r"\{.*\}", done.stdout, re.DOTALL).group())  # type: ignore[union-attr]
+    return dict(found.get("result", found))
+
+
+def processor_seconds(parent: int) -> dict[str, float]:
+    """Returns what a process and each of its children have taken so far (Linux)."""
+    found = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        number = int(stat.parent.name)
+        if parent in (number, int(fields[1])):
+            name = "engine" if number == parent else f"child {number}"
+            found[name] = (int(fields[11]) + int(fields[12])) / tick
+    return found
 
 
 def save_tokenizer(folder: Path, size: int) -> None:
@@ -186,8 +226,10 @@ def main() -> None:
     parser.add_argument("--model", choices=("0.5b", "1.5b", "8b"), default="1.5b")
     parser.add_argument("--graphs", type=Path)
     parser.add_argument("--requests", type=int, default=ASKED)
+    parser.add_argument("--frontends", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--clients", type=int, default=4)
     args = parser.parse_args()
-    serve(args.folder, args.model, args.graphs, args.requests)
+    serve(args.folder, args.model, args.graphs, args.requests, args.frontends, args.clients)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ void bind_simulate(pybind11::module_& module);
 void bind_language_model(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 
+// The class of npusim.errors that a code stands for.
+const char* class_of(ErrorCode code);
 // An exception of the class of npusim.errors that the code stands for.
 pybind11::object python_error(const Error& error);
 // Sets it as the pending Python error.

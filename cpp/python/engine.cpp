@@ -5,11 +5,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpp/python/bindings.h"
+#include "cpp/python/packed_events.h"
 #include "cpp/runtime/declared_memory.h"
 #include "cpp/runtime/language_model.h"
 #include "cpp/runtime/program.h"
@@ -131,10 +134,11 @@ RequestOptions read_options(const py::dict& given) {
   return options;
 }
 
-uint64_t submit(ServingEngine& self, std::vector<int64_t> tokens, const py::dict& given) {
+uint64_t submit(ServingEngine& self, std::vector<int64_t> tokens, const py::dict& given,
+                uint64_t reader) {
   RequestOptions options = read_options(given);
   const py::gil_scoped_release unlocked;
-  return self->submit(std::move(tokens), std::move(options));
+  return self->submit(std::move(tokens), std::move(options), reader);
 }
 
 // (token, logprob, [(token, logprob), …]) of each.
@@ -176,6 +180,16 @@ py::list poll(ServingEngine& self, double timeout) {
   return out;
 }
 
+// As `poll`, of another reader, in the bytes that npusim.serve.packed_events reads.
+py::bytes poll_packed(ServingEngine& self, double timeout, uint64_t reader) {
+  std::string packed;
+  {
+    const py::gil_scoped_release unlocked;
+    packed = pack_events(self->poll(timeout, reader));
+  }
+  return py::bytes(packed);
+}
+
 void allow(ServingEngine& self, uint64_t request, const py::buffer& mask) {
   const py::buffer_info given = mask.request();
   const bool is_dense = given.ndim == 1 && (given.size == 0 || given.strides[0] == given.itemsize);
@@ -184,6 +198,17 @@ void allow(ServingEngine& self, uint64_t request, const py::buffer& mask) {
   }
   const auto* may = static_cast<const uint8_t*>(given.ptr);
   self->allow(request, serve::mask_of({may, static_cast<size_t>(given.size)}));
+}
+
+// Bits by token, the lowest of each byte first.
+void allow_packed(ServingEngine& self, uint64_t request, const py::bytes& given) {
+  const std::string_view bits(given);
+  const auto words = static_cast<size_t>((self->facts().vocab_size + 31) / 32);
+  if (bits.size() > words * sizeof(uint32_t)) throw py::type_error("a mask is bits[vocab_size]");
+  serve::TokenMask mask(words);
+  std::memcpy(mask.data(), bits.data(), bits.size());
+  const py::gil_scoped_release unlocked;
+  self->allow(request, std::move(mask));
 }
 
 py::dict stats(const ServingEngine& self) {
@@ -259,12 +284,19 @@ void bind_engine(py::module_& module) {
                   py::arg("max_requests") = 0, py::arg("step_seconds") = 0.0,
                   py::arg("max_waiting") = 1024, unlocked)
       .def_static("memory", &memory_of, py::arg("program"))
-      .def("submit", &submit, py::arg("tokens"), py::arg("options"))
+      .def("submit", &submit, py::arg("tokens"), py::arg("options"), py::arg("reader") = 0)
       .def("poll", &poll, py::arg("timeout"))
+      .def("poll_packed", &poll_packed, py::arg("timeout"), py::arg("reader"))
+      .def(
+          "leave", [](ServingEngine& self, uint64_t reader) { self->leave(reader); },
+          py::arg("reader"), unlocked)
       .def(
           "cancel", [](ServingEngine& self, uint64_t request) { self->cancel(request); },
           py::arg("request"), unlocked)
       .def("allow", &allow, py::arg("request"), py::arg("mask"))
+      .def("allow_packed", &allow_packed, py::arg("request"), py::arg("bits"))
+      .def(
+          "failure", [](const ServingEngine& self) { return self->failure(); }, unlocked)
       .def("stats", &stats)
       .def("facts", &facts)
       .def(

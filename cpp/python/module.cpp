@@ -9,7 +9,6 @@
 namespace py = pybind11;
 
 namespace npusim::python {
-namespace {
 
 const char* class_of(ErrorCode code) {
   switch (code) {
@@ -30,8 +29,6 @@ const char* class_of(ErrorCode code) {
   }
   return "Error";
 }
-
-}  // namespace
 
 py::object python_error(const Error& error) {
   const py::object type = py::module_::import("npusim.errors").attr(class_of(error.code()));

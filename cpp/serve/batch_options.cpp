@@ -11,7 +11,7 @@ namespace {
 
 // Tokens of prompts that steps have whose time is bounded: few enough to take no longer than the
 // rows of those that generate, and enough that prompts end.
-constexpr int64_t kLeastPaced = 32;
+constexpr int64_t kLeastPaced = 16;
 
 // Prompts whose every score is wanted have so many in a step at most: the others wait for the host
 // to make log-probabilities of them.

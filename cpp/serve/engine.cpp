@@ -38,8 +38,16 @@ std::chrono::duration<double> at_most(double seconds) {
 class Engine::Desk {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNowhere = SIZE_MAX;
+  // What a reader has not polled.
+  struct Inbox {
+    std::condition_variable has_news;
+    std::vector<Event> events;  // those of number 0 are nobody's any more
+    size_t news = 0;            // how many of them are somebody's
+    bool is_left = false;
+  };
   struct Known {
-    size_t place = kNowhere;  // of its event, in events_
+    Inbox* inbox;
+    size_t place = kNowhere;  // of its event, in the inbox
     bool has_ended = false;
   };
 
@@ -47,13 +55,14 @@ class Engine::Desk {
   Desk(std::shared_ptr<StepRunner> runner, const EngineOptions& options)
       : batch_(std::move(runner), options.batch),
         most_open_(static_cast<uint64_t>(options.max_waiting + batch_.max_requests())),
+        inboxes_{{0, std::make_shared<Inbox>()}},
         stats_(batch_.stats()),
         thread_([this] { serve(); }) {}
   ~Desk() { close(); }
 
   const Batch& batch() const noexcept { return batch_; }
 
-  RequestId submit(std::vector<int64_t> tokens, RequestOptions options) {
+  RequestId submit(std::vector<int64_t> tokens, RequestOptions options, ReaderId reader) {
     batch_.check(tokens, options);
     const std::lock_guard lock(mutex_);
     require_open();
@@ -62,7 +71,7 @@ class Engine::Desk {
                                         " requests run or wait, as many as may; try again later");
     }
     const RequestId id = ++latest_;
-    known_.try_emplace(id);
+    known_.try_emplace(id, inbox_of(reader).get());
     ++open_;
     send({Message::Kind::kSubmit, id, std::move(tokens), std::move(options)});
     return id;
@@ -70,19 +79,22 @@ class Engine::Desk {
 
   void cancel(RequestId id) {
     const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(id); found != known_.end()) {
-      const Known& known = found->second;
-      if (!known.has_ended) {
-        --open_;
-        send({Message::Kind::kCancel, id});
-      }
-      if (known.place != kNowhere) {
-        events_[known.place] = {};  // number 0: nobody's
-        --news_;
-      }
-      known_.erase(found);
+    if (const auto found = known_.find(id); found != known_.end()) forget(found);
+    if (open_ == 0) all_ended_.notify_all();
+  }
+
+  void leave(ReaderId reader) {
+    const std::lock_guard lock(mutex_);
+    const auto left = inboxes_.find(reader);
+    if (left == inboxes_.end()) return;
+    for (auto next = known_.begin(); next != known_.end();) {
+      const auto each = next++;
+      if (each->second.inbox == left->second.get()) forget(each);
     }
-    has_news_.notify_all();
+    left->second->is_left = true;
+    left->second->has_news.notify_all();
+    inboxes_.erase(left);
+    if (open_ == 0) all_ended_.notify_all();
   }
 
   void allow(RequestId id, TokenMask mask) {
@@ -92,17 +104,19 @@ class Engine::Desk {
       send({.kind = Message::Kind::kAllow, .id = id, .mask = std::move(mask)});
   }
 
-  std::vector<Event> poll(double seconds) {
+  std::vector<Event> poll(double seconds, ReaderId reader) {
     std::unique_lock lock(mutex_);
-    has_news_.wait_for(lock, at_most(seconds), [&] { return news_ > 0 || is_closed_; });
-    for (const Event& event : events_) {
+    const std::shared_ptr<Inbox> inbox = inbox_of(reader);
+    inbox->has_news.wait_for(lock, at_most(seconds),
+                             [&] { return inbox->news > 0 || inbox->is_left || is_closed_; });
+    for (const Event& event : inbox->events) {
       const auto found = known_.find(event.request);
       if (found == known_.end()) continue;
       found->second.place = kNowhere;
       if (found->second.has_ended) known_.erase(found);
     }
-    news_ = 0;
-    std::vector<Event> events = std::exchange(events_, {});
+    inbox->news = 0;
+    std::vector<Event> events = std::exchange(inbox->events, {});
     lock.unlock();
     std::erase_if(events, [](const Event& event) { return event.request == 0; });
     return events;
@@ -116,10 +130,15 @@ class Engine::Desk {
     return stats;
   }
 
+  std::string failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
   bool drain(double seconds) {
     std::unique_lock lock(mutex_);
     is_draining_ = true;
-    return has_news_.wait_for(lock, at_most(seconds), [&] { return open_ == 0; });
+    return all_ended_.wait_for(lock, at_most(seconds), [&] { return open_ == 0; });
   }
 
   void close() {
@@ -132,7 +151,8 @@ class Engine::Desk {
     }
     if (ending.joinable()) ending.join();
     const std::lock_guard lock(mutex_);
-    has_news_.notify_all();
+    for (const auto& [_, inbox] : inboxes_) inbox->has_news.notify_all();
+    all_ended_.notify_all();
   }
 
  private:
@@ -142,6 +162,26 @@ class Engine::Desk {
     if (is_draining_) {
       throw Error(ErrorCode::kBusy, "The engine takes no more requests: it is shutting down");
     }
+  }
+
+  const std::shared_ptr<Inbox>& inbox_of(ReaderId reader) {
+    std::shared_ptr<Inbox>& inbox = inboxes_[reader];
+    if (inbox == nullptr) inbox = std::make_shared<Inbox>();
+    return inbox;
+  }
+
+  // Ends a request of which nobody is to hear any more.
+  void forget(std::unordered_map<RequestId, Known>::iterator at) {
+    const auto& [id, known] = *at;
+    if (!known.has_ended) {
+      --open_;
+      send({Message::Kind::kCancel, id});
+    }
+    if (known.place != kNowhere) {
+      known.inbox->events[known.place] = {};  // number 0: nobody's
+      --known.inbox->news;
+    }
+    known_.erase(at);
   }
 
   void send(Message message) {
@@ -196,30 +236,35 @@ class Engine::Desk {
 
   void tell() {
     std::vector<Event> events = batch_.take_events();
-    const std::lock_guard lock(mutex_);
-    stats_ = batch_.stats();
-    stats_.desk_seconds = desk_took_.count();
-    failure_ = batch_.failure();
-    const bool is_news = !events.empty();
-    if (events_.empty())
-      keep(std::move(events));
-    else
-      for (Event& event : events) tell_of(event);
-    if (is_news) has_news_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      stats_ = batch_.stats();
+      stats_.desk_seconds = desk_took_.count();
+      failure_ = batch_.failure();
+      if (inboxes_.size() == 1 && inboxes_.begin()->second->events.empty())
+        keep(*inboxes_.begin()->second, std::move(events));
+      else
+        for (Event& event : events) tell_of(event);
+      for (const auto& [_, inbox] : inboxes_)
+        if (inbox->news > 0) told_.push_back(inbox);
+      if (open_ == 0) all_ended_.notify_all();
+    }
+    for (const auto& inbox : told_) inbox->has_news.notify_all();  // who wakes finds the lock free
+    told_.clear();
   }
 
   // What nobody has been told of before stays where it is.
-  void keep(std::vector<Event> events) {
-    events_ = std::move(events);
-    for (size_t place = 0; place < events_.size(); ++place) {
-      Known* const known = hear(events_[place]);
+  void keep(Inbox& inbox, std::vector<Event> events) {
+    inbox.events = std::move(events);
+    for (size_t place = 0; place < inbox.events.size(); ++place) {
+      Known* const known = hear(inbox.events[place]);
       if (known == nullptr) {
-        events_[place] = {};
+        inbox.events[place] = {};
       } else if (known->place == kNowhere) {
         known->place = place;
-        ++news_;
+        ++inbox.news;
       } else {
-        events_[known->place].add(std::exchange(events_[place], {}));
+        inbox.events[known->place].add(std::exchange(inbox.events[place], {}));
       }
     }
   }
@@ -227,10 +272,11 @@ class Engine::Desk {
   void tell_of(Event& event) {
     Known* const known = hear(event);
     if (known == nullptr) return;
-    if (known->place != kNowhere) return events_[known->place].add(std::move(event));
-    known->place = events_.size();
-    events_.push_back(std::move(event));
-    ++news_;
+    Inbox& inbox = *known->inbox;
+    if (known->place != kNowhere) return inbox.events[known->place].add(std::move(event));
+    known->place = inbox.events.size();
+    inbox.events.push_back(std::move(event));
+    ++inbox.news;
   }
 
   // Whose event it is; null for one that was cancelled meanwhile.
@@ -247,13 +293,13 @@ class Engine::Desk {
   Batch batch_;
   const uint64_t most_open_;
   std::vector<Message> taken_;
+  std::vector<std::shared_ptr<Inbox>> told_;
   std::chrono::duration<double> desk_took_{0};  // of the thread, but for waiting and steps
 
   mutable std::mutex mutex_;  // guards all below
-  std::condition_variable has_messages_, has_news_;
+  std::condition_variable has_messages_, all_ended_;
   std::vector<Message> messages_;
-  std::vector<Event> events_;  // those of number 0 are nobody's any more
-  size_t news_ = 0;            // how many of them are somebody's
+  std::unordered_map<ReaderId, std::shared_ptr<Inbox>> inboxes_;
   // Requests that have not ended, or whose end nobody has polled.
   std::unordered_map<RequestId, Known> known_;
   uint64_t open_ = 0;  // how many of them have not ended
@@ -292,8 +338,8 @@ Engine::Desk& Engine::desk() const {
               "this engine runs in the process that this one was forked from; make a new one here");
 }
 
-RequestId Engine::submit(std::vector<int64_t> tokens, RequestOptions options) {
-  return desk().submit(std::move(tokens), std::move(options));
+RequestId Engine::submit(std::vector<int64_t> tokens, RequestOptions options, ReaderId reader) {
+  return desk().submit(std::move(tokens), std::move(options), reader);
 }
 
 void Engine::cancel(RequestId id) {
@@ -309,12 +355,20 @@ void Engine::allow(RequestId id, TokenMask mask) {
   desk().allow(id, std::move(mask));
 }
 
-std::vector<Event> Engine::poll(double seconds) {
-  return desk().poll(seconds);
+std::vector<Event> Engine::poll(double seconds, ReaderId reader) {
+  return desk().poll(seconds, reader);
+}
+
+void Engine::leave(ReaderId reader) {
+  desk().leave(reader);
 }
 
 BatchStats Engine::stats() const {
   return desk().stats();
+}
+
+std::string Engine::failure() const {
+  return desk().failure();
 }
 
 const RunnerFacts& Engine::facts() const noexcept {

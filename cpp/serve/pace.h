@@ -10,7 +10,9 @@ class PromptPace {
  public:
   // `seconds`: of a step; 0: any. Beside requests that generate, prompts moreover add to a step
   // less than it takes without them, so that nobody's token takes twice as long as usual. Steps may
-  // always have `least` tokens of prompts, however long these take.
+  // have `least` tokens of prompts, however long these take. Where prompts never pause, one step of
+  // many has a single token of them, as those have that generate: how long steps take without
+  // prompts follows how many requests there are.
   PromptPace(double seconds, int64_t least, int64_t most) noexcept
       : seconds_(seconds), least_(least), most_(most) {}
 
@@ -25,6 +27,7 @@ class PromptPace {
   // Tokens a second: the best of whole steps, and what lately came on top of a step. Seconds of a
   // step without prompts. 0: unknown.
   double best_ = 0, beside_ = 0, plain_ = 0;
+  int since_plain_ = 0;  // steps that had prompts, since one had none
 };
 
 }  // namespace npusim::serve

@@ -158,6 +158,28 @@ void cancels_while_a_step_runs() {
   check(all.size() == 1 && all.contains(other), "nothing tells of what was cancelled");
 }
 
+void tells_each_reader_of_its_own() {
+  const auto runner = std::make_shared<HeldRunner>(facts_of_tests());
+  Engine engine(runner, {.max_waiting = 9});
+  const RequestId first = engine.submit({1}, asking(4), 7);
+  const RequestId second = engine.submit({2}, asking(4), 8);
+  const RequestId third = engine.submit({3}, asking(4));
+  const RequestId left = engine.submit({4}, asking(4), 9);
+  runner->starts.wait(0);
+  engine.leave(9);
+  engine.leave(9);
+  engine.leave(4711);
+  runner->let_go();
+  check(engine.drain(kLong), "who left does not hold the end up");
+  const auto told = [&](ReaderId reader, RequestId id) {
+    const std::vector<Event> events = engine.poll(kLong, reader);
+    return events.size() == 1 && events[0].request == id && events[0].tokens.size() == 4;
+  };
+  check(told(8, second) && told(0, third) && told(7, first), "each hears of its own");
+  check(engine.poll(0, 7).empty() && engine.poll(0, 9).empty(), "and of nothing twice");
+  check(left != third && engine.stats().free_pages == 64, "what was left is nobody's");
+}
+
 void drains_and_closes() {
   const auto runner = std::make_shared<HeldRunner>(facts_of_tests());
   Engine engine(runner, {});
@@ -204,6 +226,7 @@ void says_that_it_has_failed() {
     check(all.begin()->second.error->code() == ErrorCode::kDevice, "the device's error");
   }
   check_refused(ErrorCode::kDevice, "has failed", [&] { engine.submit({1}, asking(2)); });
+  check(engine.failure().find("has failed") != std::string::npos, "and says why");
 }
 
 #ifndef _WIN32
@@ -239,6 +262,7 @@ int main() {
   refuses_where_the_queue_is_full();
   takes_ten_thousand();
   cancels_while_a_step_runs();
+  tells_each_reader_of_its_own();
   drains_and_closes();
   ends_what_is_left();
   says_that_it_has_failed();

@@ -217,6 +217,25 @@ void paces_prompts_beside_others() {
   check(pace.allowance(true) <= 500, "never more than a step may last");
 }
 
+// Of requests that come all the time, each step has prompts: that there are ever more who generate
+// is no reason for fewer tokens of prompts.
+void paces_prompts_that_never_pause() {
+  constexpr double kRate = 60'000, kAlone = 0.0015, kMany = 0.0025;
+  PromptPace pace(0.5, 4, 1000);
+  pace.note(1000, false, 1000 / kRate);
+  pace.note(0, true, kAlone);
+  int64_t steps = 0, tokens = 0, single = 0;
+  for (; steps < 1000; ++steps) {
+    const int64_t now = pace.allowance(true);
+    pace.note(now > 1 ? now : 0, true, kMany + static_cast<double>(now) / kRate);
+    tokens += steps >= 500 ? now : 0;
+    single += now == 1 ? 1 : 0;
+  }
+  const double mean = static_cast<double>(tokens) / 500;
+  check(mean > 90 && mean < 115, "three quarters of a step of many: 112 tokens");
+  check(single > 0 && single < 30, "few steps wait");
+}
+
 }  // namespace
 }  // namespace npusim::tests
 
@@ -234,5 +253,6 @@ int main() {
   waits_by_priority_and_age();
   paces_prompts();
   paces_prompts_beside_others();
+  paces_prompts_that_never_pause();
   return exit_code();
 }

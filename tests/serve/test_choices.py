@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ def complete(generator: Generator) -> Complete:
 def chunks(generator: Generator, **body: Any) -> list[dict[str, Any]]:
     async def all_of_them() -> list[dict[str, Any]]:
         generation = await generator.completion({**body, "stream": True}, Record())
-        told: AsyncIterator[dict[str, Any]] = generation.chunks()
-        return [chunk async for chunk in told]
+        return [json.loads(event) async for event in generation.events()]
 
     return asyncio.run(all_of_them())
 
@@ -79,11 +78,9 @@ def test_choices_follow_the_first_one_of_their_prompt(
     watched = Watched(backend.native)
     monkeypatch.setattr(backend, "native", watched)
     complete(prompt=["q" * 40, "x"], n=3, max_tokens=1)
-    numbers = [number for number, _ in watched.followed]
-    assert watched.followed == [
-        *((numbers[0], 0), (numbers[1], numbers[0]), (numbers[2], numbers[0])),
-        *((numbers[3], 0), (numbers[4], numbers[3]), (numbers[5], numbers[3])),
-    ]
+    (one, before), (other, before_other) = watched.followed[:2]
+    assert before == before_other == 0, "the first of each prompt"
+    assert [follows for _, follows in watched.followed[2:]] == [one, one, other, other]
 
 
 def test_choices_are_requests_of_their_own_after_one_prompt(

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
 from npusim.serve.generation import Record
-from npusim.serve.metrics import _STATS, Metrics
+from npusim.serve.metrics import _STATS, Metrics, Outcome
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "npusim.json"
 DASHBOARD = json.loads(FILE.read_text("utf-8"))
@@ -23,7 +23,7 @@ def told() -> set[str]:
     metrics = Metrics(lambda: dict.fromkeys(_STATS, 1.0), "m")
     metrics.note_http("/v1/completions", 200)
     record = Record(first=1.0, gaps=[(0.1, 2)], finish_reasons=["stop"])
-    metrics.note(record, record.began + 1)
+    metrics.note(Outcome.of(record, record.began + 1))
     return {m[0] for line in metrics.text().decode().splitlines() if (m := NAME.match(line))}
 
 

@@ -127,6 +127,9 @@ class Faulty:
     def stats(self) -> Mapping[str, float]:
         return self._backend.stats()
 
+    def failure(self) -> str:
+        return self._backend.failure()
+
     def close(self) -> None:
         self._backend.close()
 

@@ -38,6 +38,7 @@ class LoadOptions:
     request_rate: float
     burstiness: float | None
     max_concurrency: int | None
+    clients: int
     goodput: tuple[str, ...]
     percentiles: str
     seed: int
@@ -75,6 +76,13 @@ _OPTIONS = (
         help="With --serve: shape of the Gamma distribution of arrivals. Default: the dataset's.",
     ),
     click.option("--max-concurrency", type=click.IntRange(min=1)),
+    click.option(
+        "--clients",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="With --serve: processes that send and read.",
+    ),
     click.option(
         "--goodput",
         multiple=True,
@@ -116,6 +124,7 @@ def bench_server(options: LoadOptions, plot: Path | None, report: Callable[..., 
     """Sends the requests and reports."""
     from npusim.serve.load import LoadTest, lines_of, run_load
     from npusim.serve.load_client import LoadClient
+    from npusim.serve.load_processes import run_load_in_processes
 
     assert options.url is not None
     url, key = options.url, os.environ.get(_KEY)
@@ -129,7 +138,11 @@ def bench_server(options: LoadOptions, plot: Path | None, report: Callable[..., 
                 "/v1/completions", model, trace, options.max_concurrency, goodput, percentiles
             )
             report("warming up")
-            told = await run_load(client, test, lambda done, of: report("requests", done, of))
+            if options.clients > 1:
+                clients = options.clients
+                told = await asyncio.to_thread(run_load_in_processes, url, key, test, clients)
+            else:
+                told = await run_load(client, test, lambda done, of: report("requests", done, of))
             return told, trace
 
     told, trace = asyncio.run(work())

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 
 from npusim.cli.answer import Answer, Verb
+from npusim.cli.artifact import open_program
 from npusim.cli.finite import Finite
 from npusim.cli.language import (
     LanguageOptions,
+    is_language_model,
     language_options,
     name_of,
     open_to_serve,
@@ -55,6 +57,13 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
     help="Requests that wait; more are refused (429).",
 )
 @click.option(
+    "--frontends",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that clients are served by, beside the engine's; 1: it serves them itself.",
+)
+@click.option(
     "--api-key-file",
     type=click.Path(path_type=Path),
     help=f"Keys that are let in, one a line; or the variable {_KEYS}, separated by commas.",
@@ -82,6 +91,7 @@ def serve(
     port: int,
     max_batch: int,
     max_waiting: int,
+    frontends: int,
     api_key_file: Path | None,
     max_body: int,
     drain_timeout: float,
@@ -99,13 +109,14 @@ def serve(
     The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then the process.
     """
     require_packages()
-    from npusim.serve.app import Limits, Server
+    from npusim.serve.app import Limits
     from npusim.serve.engine import Engine
-    from npusim.serve.process import logged_as_json, run, take_port
+    from npusim.serve.frontends import Served, serve_with
+    from npusim.serve.process import logged_as_json, take_port
 
-    server = Server(
-        name or name_of(model), api_keys=_keys(api_key_file), limits=Limits(body_bytes=max_body)
-    )
+    keys, limits = _keys(api_key_file), Limits(body_bytes=max_body)
+    target = "cpu" if is_language_model(model) else open_program(model).target
+    device = running.open(target)
 
     def load() -> Engine:
         served = open_to_serve(model, weights, language, quantize, save, lambda *_: None)
@@ -115,15 +126,21 @@ def serve(
             served.program,
             served.weights,
             tokenizer=tokenizer,
-            device=running.open(served.program.target),
+            device=device,
             max_batch=max_batch,
             max_waiting=max_waiting,
             copy=running.copy_weights,
         )
 
     with logged_as_json():
-        run(server, load, take_port(host, port), drain_timeout)
-    statuses = {str(status): count for status, count in sorted(server.counts.items())}
+        counts = serve_with(
+            frontends,
+            Served(name or name_of(model), tuple(keys), limits),
+            load,
+            take_port(host, port),
+            drain_timeout,
+        )
+    statuses = {str(status): count for status, count in sorted(counts.items())}
     text = ", ".join(f"{count} x {status}" for status, count in statuses.items()) or "none"
     return Answer({"requests": statuses}, [f"requests: {text}"])
 

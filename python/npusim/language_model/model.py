@@ -133,8 +133,7 @@ class LanguageModel:
         # By what it is made of; a tokenizer by its file.
         if self._parts is None:
             raise Error("This model cannot be pickled.", hint="Make it with LanguageModel.load.")
-        tokenizer = self._tokenizer
-        path = tokenizer.path if isinstance(tokenizer, Tokenizer) else tokenizer
+        path = self.tokenizer_path
         where = None if path is None else path.absolute()
         program, weights = self._parts
         return type(self)._of, (program, self.device, weights, where, self.eos_token_ids)
@@ -173,14 +172,14 @@ class LanguageModel:
                 hint=f"Give the folder of a {FILE}, or work with token ids.",
             )
         if not isinstance(self._tokenizer, Tokenizer):
-            found = Tokenizer(self._tokenizer)
-            if found.size > self.vocab_size:
-                raise Error(
-                    f"{found.path} has {found.size} tokens, the model {self.vocab_size}.",
-                    hint="Give the tokenizer of this very model.",
-                )
-            self._tokenizer = found
+            self._tokenizer = fitting_tokenizer(self._tokenizer, self.vocab_size)
         return self._tokenizer
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """Where the tokenizer is; None where none was given or found."""
+        known = self._tokenizer
+        return known.path if isinstance(known, Tokenizer) else known
 
     def new_session(self) -> LanguageSession:
         """Returns a session without tokens."""
@@ -234,15 +233,30 @@ class LanguageModel:
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raises Error for the first token outside the vocabulary."""
-        for token in tokens:
-            if not 0 <= token < self.vocab_size:
-                raise Error(
-                    f"Token {token} is outside the vocabulary: tokens are 0 … "
-                    f"{self.vocab_size - 1}."
-                )
+        check_tokens(tokens, self.vocab_size)
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.vocab_size} tokens, context {self.max_context}, {self.device})"
+
+
+def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
+    """Raises Error for the first token that a vocabulary of that size does not have."""
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise Error(
+                f"Token {token} is outside the vocabulary: tokens are 0 … {vocab_size - 1}."
+            )
+
+
+def fitting_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
+    """Returns the tokenizer of a model with that many tokens; Error where it knows more."""
+    found = Tokenizer(path)
+    if found.size > vocab_size:
+        raise Error(
+            f"{found.path} has {found.size} tokens, the model {vocab_size}.",
+            hint="Give the tokenizer of this very model.",
+        )
+    return found
 
 
 def _folder(source: object) -> Path | None:

@@ -6,13 +6,38 @@ Owns names and places of fields; what the values are comes from `generation.py`.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+import json
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from npusim.language_model import Tokenizer
 from npusim.serve.requests import TokenLogprob
 from npusim.serve.text import Delta
+
+_TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def to_json(value: Any) -> bytes:
+    """Returns an answer as it is sent."""
+    return _TO_JSON.encode(value).encode("utf-8", "replace")
+
+
+class TextTemplate:
+    """JSON that differs in one text alone: that of most events of a stream.
+
+    Args:
+        made: returns the value with a text at its place, and nowhere else.
+    """
+
+    def __init__(self, made: Callable[[str], Any]) -> None:
+        mark = secrets.token_hex(16)
+        self._before, self._behind = to_json(made(mark)).split(b'"' + mark.encode() + b'"')
+
+    def with_text(self, text: str) -> bytes:
+        """Returns `to_json(made(text))`."""
+        return self._before + to_json(text) + self._behind
 
 
 @dataclass

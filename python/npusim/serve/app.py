@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,9 +22,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from npusim.errors import Error
+from npusim.serve.answers import to_json
 from npusim.serve.fields import Fields, RequestError, parse_object
 from npusim.serve.generation import Generation, Generator, Record
-from npusim.serve.metrics import CONTENT_TYPE, Metrics
+from npusim.serve.metrics import CONTENT_TYPE, Counts, Metrics, Outcome
 from npusim.serve.openai import parse_chat
 from npusim.version import __version__
 
@@ -57,6 +57,7 @@ class Server:
         name: what the model is called.
         api_keys: those that are let in; none: everybody is.
         limits: what clients may ask.
+        metrics: where requests are counted; by default here.
 
     Attributes:
         app: the ASGI app.
@@ -66,14 +67,19 @@ class Server:
     """
 
     def __init__(
-        self, name: str, *, api_keys: Sequence[str] = (), limits: Limits | None = None
+        self,
+        name: str,
+        *,
+        api_keys: Sequence[str] = (),
+        limits: Limits | None = None,
+        metrics: Counts | None = None,
     ) -> None:
         self.name, self._limits = name, limits or Limits()
         self.generator: Generator | None = None
         self.failure: Error | None = None
         self.counts: dict[int, int] = {}
         self._keys = [_digest(key) for key in api_keys]
-        self._metrics = Metrics(self._stats, name)
+        self._metrics: Counts = metrics or Metrics(self._stats, name)
         post, get = ["POST"], ["GET"]
         routes = [
             Route("/v1/completions", self._guarded(self._completions), methods=post),
@@ -187,7 +193,7 @@ class Server:
         return _json(whole)
 
     def _tell_record(self, record: Record, facts: dict[str, Any], error: str | None) -> None:
-        self._metrics.note(record, time.monotonic())
+        self._metrics.note(Outcome.of(record, time.monotonic()))
         facts["prompt_tokens"] = record.usage.prompt
         facts["completion_tokens"] = record.usage.completion
         if record.first is not None:
@@ -256,7 +262,7 @@ class Server:
         return _json({"version": __version__})
 
     async def _tell_metrics(self, request: Request, facts: dict[str, Any]) -> Response:
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+        return Response(await self._metrics.read(), media_type=CONTENT_TYPE)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         """Returns the JSON object of a request, read under limits."""
@@ -320,17 +326,17 @@ class EventStream(Response):
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         error: str | None = None
-        chunks: AsyncIterator[dict[str, Any]] = self._generation.chunks()
+        events = self._generation.events()
         try:
-            async for chunk in chunks:
-                await put(_event(chunk))
-            await put(b"data: [DONE]\n\n")
+            async for event in events:
+                await put(_event(event))
+            await put(_event(b"[DONE]"))
         except RequestError as refused:  # the status is out already
             error = str(refused)
             self.status = refused.status
-            await put(_event(refused.body))
+            await put(_event(to_json(refused.body)))
         finally:
-            await chunks.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
             deadline.close()
         await put(b"", more=False)
         return error
@@ -427,19 +433,12 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-_TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-def _encoded(value: Any) -> bytes:
-    return _TO_JSON.encode(value).encode("utf-8", "replace")
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + _encoded(value) + b"\n\n"
+def _event(content: bytes) -> bytes:
+    return b"data: " + content + b"\n\n"
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encoded(value), status, dict(headers or {}), "application/json")
+    return Response(to_json(value), status, dict(headers or {}), "application/json")
 
 
 def _refusal(error: RequestError) -> Response:

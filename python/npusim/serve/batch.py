@@ -262,7 +262,7 @@ class _Journal:
 def _key(content: bytes, generator: Generator) -> str:
     """Returns what answers depend on, as far as it can be told: the requests and the model."""
     model = generator.engine.model
-    facts = f"{generator.name} {model.vocab_size} {model.max_context}"
+    facts = f"{generator.name} {model.vocab_size} {generator.engine.max_context}"
     return hashlib.sha256(content + facts.encode()).hexdigest()
 
 

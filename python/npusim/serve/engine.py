@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from npusim import _runtime
 from npusim.errors import DeviceError, Error, first_line
 from npusim.language_model import LanguageModel
+from npusim.language_model.model import check_tokens
 from npusim.runtime.weights import Progress, WeightSource
 from npusim.serve.paged import PagedBackend
 from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling
@@ -43,13 +44,17 @@ class Stream:
 
     Leave it early by `close`, or by leaving `async with`: the request then ends.
 
+    Args:
+        ends: ends a request.
+
     Attributes:
         prompt: the request's tokens.
+        number: the request's.
     """
 
-    def __init__(self, engine: Engine, number: int, prompt: Sequence[int]) -> None:
-        self.prompt = prompt
-        self._engine, self._number = engine, number
+    def __init__(self, ends: Callable[[int], None], number: int, prompt: Sequence[int]) -> None:
+        self.prompt, self.number = prompt, number
+        self._ends = ends
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._piece: Piece | None = None
@@ -79,11 +84,11 @@ class Stream:
 
     def close(self) -> None:
         """Ends the request, if it has not ended."""
-        self._engine._end(self._number)
+        self._ends(self.number)
         self._ended = True
         self._news.set()
 
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         """Keeps what came; in the loop's thread."""
         if event.error is not None:
             self._error = event.error
@@ -189,6 +194,11 @@ class Engine:
         return self._backend.max_batch
 
     @property
+    def native(self) -> _runtime.Engine | None:
+        """The native engine, whose requests other processes may have; None where sessions serve."""
+        return self._backend.native if isinstance(self._backend, PagedBackend) else None
+
+    @property
     def open(self) -> int:
         """How many requests have not ended."""
         return len(self._streams)
@@ -211,8 +221,7 @@ class Engine:
             Error: the prompt is empty or too long, a token is outside the vocabulary, an option is
                 out of range, or the engine is closed or has failed.
         """
-        self._check_prompt(prompt, sampling)
-        sampling.check(self._backend.vocab_size)
+        check_request(prompt, sampling, self.max_context, self._backend.vocab_size)
         with self._lock:
             self._check_open()
             if len(self._streams) >= self._most_open:
@@ -221,12 +230,18 @@ class Engine:
                     retry_after=self._retry_after(),
                     hint="Try again later.",
                 )
-            before = None if follows is None else follows._number
+            before = None if follows is None else follows.number
             number = self._backend.submit(prompt, sampling, before)
-            stream = self._streams[number] = Stream(self, number, prompt)
+            stream = self._streams[number] = Stream(self._end, number, prompt)
             self._started[number] = time.monotonic()
             self.taken += 1
         return stream
+
+    async def ask(
+        self, prompt: Sequence[int], sampling: Sampling, follows: Stream | None = None
+    ) -> Stream:
+        """As `submit`, in the words of `AnyEngine`."""
+        return self.submit(prompt, sampling, follows)
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
         """Yields the pieces of an answer; raises as `submit`, or Error where it fails later."""
@@ -274,28 +289,16 @@ class Engine:
             self._thread.join()
         self._backend.close()
 
-    def _check_prompt(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        context, count = self._backend.max_context, len(prompt)
-        if not prompt:
-            raise Error("The prompt has no tokens.", hint="Give at least one.")
-        most = sampling.max_tokens
-        if count + (1 if most is None else most) > context:
-            asked = "" if most is None else f" and max_tokens {most}"
-            raise Error(
-                f"The context holds {context} tokens; the prompt has {count}{asked}.",
-                hint="Shorten the prompt, or ask for fewer tokens.",
-            )
-        self.model.check_tokens(prompt)
-
     def _check_open(self) -> None:
         if self._failed is not None:
             raise DeviceError(f"The engine has failed: {self._failed}")
+        if why := self._backend.failure():
+            raise DeviceError(why)
         if self._closed or self._draining:
             raise Error("The engine takes no more requests: it is shutting down.")
 
     def _retry_after(self) -> int:
-        rounds = len(self._streams) / self._backend.max_batch
-        return min(_MOST_WAIT, max(1, math.ceil(self._seconds * rounds / 2)))
+        return retry_after(self._seconds, len(self._streams), self.max_batch)
 
     def _end(self, number: int) -> None:
         with self._lock:
@@ -344,6 +347,34 @@ class Engine:
                     stream.close()
 
 
+def check_request(
+    prompt: Sequence[int], sampling: Sampling, max_context: int, vocab_size: int
+) -> None:
+    """Raises Error for a request that can never be served."""
+    if not prompt:
+        raise Error("The prompt has no tokens.", hint="Give at least one.")
+    count, most = len(prompt), sampling.max_tokens
+    if count + (1 if most is None else most) > max_context:
+        asked = "" if most is None else f" and max_tokens {most}"
+        raise Error(
+            f"The context holds {max_context} tokens; the prompt has {count}{asked}.",
+            hint="Shorten the prompt, or ask for fewer tokens.",
+        )
+    check_tokens(prompt, vocab_size)
+    sampling.check(vocab_size)
+
+
+def retry_after(seconds: float, requests: int, max_batch: int) -> int:
+    """Returns when to come again, in seconds.
+
+    Args:
+        seconds: that a request took lately.
+        requests: that run or wait.
+        max_batch: requests that run at a time.
+    """
+    return min(_MOST_WAIT, max(1, math.ceil(seconds * requests / max_batch / 2)))
+
+
 def make_backend(model: LanguageModel, max_batch: int, max_waiting: int) -> Backend:
     """Returns what serves a model best: steps over pages, or sessions that take turns."""
     if not model.native.has_step:
@@ -356,4 +387,4 @@ def make_backend(model: LanguageModel, max_batch: int, max_waiting: int) -> Back
 
 def _take_all(news: Sequence[tuple[Stream, Event]]) -> None:
     for stream, event in news:
-        stream._take(event)
+        stream.take(event)

@@ -19,11 +19,14 @@ from npusim.serve.answers import (
     ChatForm,
     CompletionForm,
     Form,
+    TextTemplate,
     Usage,
     prompt_records,
     reasons,
+    to_json,
 )
-from npusim.serve.engine import Engine, Stream
+from npusim.serve.any_engine import AnyEngine
+from npusim.serve.engine import Stream
 from npusim.serve.fields import RequestError
 from npusim.serve.grammar import GrammarCompiler, GrammarSpec
 from npusim.serve.openai import (
@@ -92,7 +95,7 @@ class Generator:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         name: str,
         *,
         template_seconds: float = 5.0,
@@ -197,21 +200,41 @@ class Generator:
         record.usage.prompt = sum(map(len, prompts))
         each = request.best_of
         compiled = [await self._sampling(request, i) for i in range(len(prompts) * each)]
+        try:
+            streams = await self._ask_all(prompts, compiled, each)
+        except Error as error:
+            raise refusal_of(error, self.engine, begun=False) from error
         own_ends = self.engine.model.eos_token_ids
         choices: list[_Choice] = []
-        try:
-            for index, sampling in enumerate(compiled):
-                place = index // each
-                first = choices[place * each] if index % each else None
-                follows = None if first is None else first.stream
-                stream = self.engine.submit(prompts[place], sampling, follows)
-                text = AnswerText(self.tokenizer, request.stop, own_ends, sampling.min_tokens)
-                choices.append(_Choice(index, stream, text, echoes[place], first))
-        except Error as error:
-            for choice in choices:
-                choice.stream.close()
-            raise refusal_of(error, self.engine, begun=False) from error
+        for index, (sampling, stream) in enumerate(zip(compiled, streams, strict=True)):
+            first = choices[index - index % each] if index % each else None
+            text = AnswerText(self.tokenizer, request.stop, own_ends, sampling.min_tokens)
+            choices.append(_Choice(index, stream, text, echoes[index // each], first))
         return Generation(self, request, form, choices, record)
+
+    async def _ask_all(
+        self, prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling], each: int
+    ) -> list[Stream]:
+        """Returns the streams of `each` answers to every prompt, or of none."""
+        streams: dict[int, Stream] = {}
+
+        async def ask(index: int) -> None:
+            first = streams[index - index % each] if index % each else None
+            streams[index] = await self.engine.ask(prompts[index // each], sampling[index], first)
+
+        firsts = [index for index in range(len(sampling)) if index % each == 0]
+        others = [index for index in range(len(sampling)) if index % each]
+        try:
+            for together in filter(None, (firsts, others)):
+                told = await asyncio.gather(*map(ask, together), return_exceptions=True)
+                for failed in told:
+                    if failed is not None:
+                        raise failed
+        except BaseException:  # of them the end of the task that asks
+            for stream in streams.values():
+                stream.close()
+            raise
+        return [streams[index] for index in range(len(sampling))]
 
     async def _sampling(self, request: GenerationRequest, index: int) -> Sampling:
         """Returns the options of one of several answers: its own seed and constraint.
@@ -318,8 +341,8 @@ class Generation:
             told["prompt_logprobs"] = prompt_records(tokenizer, rows, self.request.told_of_prompt)
         return self._with_tokens(told, delta, prompt)
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """Yields the chunks of a stream, in the order that clients rely on.
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Yields the chunks of a stream as JSON, in the order that clients rely on.
 
         Raises:
             RequestError: it failed.
@@ -327,20 +350,20 @@ class Generation:
         several = len(self._choices) > 1
         told = self._together() if several else self._told_of(self._choices[0])
         try:
-            async for choice in told:
-                yield self._chunk([choice])
+            async for event in told:
+                yield event
             if self.request.include_usage:
                 usage = self.record.usage.as_dict()
-                yield {**self._head(self._form.chunk, []), "usage": usage}
+                yield to_json({**self._head(self._form.chunk, []), "usage": usage})
         except Error as error:
             raise refusal_of(error, self._generator.engine) from error
         finally:
             await told.aclose()
             self.close()
 
-    async def _together(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Yields what is told of all choices, as it comes."""
-        news: asyncio.Queue[dict[str, Any] | Error | None] = asyncio.Queue(len(self._choices))
+    async def _together(self) -> AsyncGenerator[bytes, None]:
+        """Yields the chunks of all choices, as they come."""
+        news: asyncio.Queue[bytes | Error | None] = asyncio.Queue(len(self._choices))
 
         async def put_all(choice: _Choice) -> None:
             try:
@@ -377,27 +400,40 @@ class Generation:
             whole.add(delta)
         return whole
 
-    async def _told_of(self, choice: _Choice) -> AsyncGenerator[dict[str, Any], None]:
-        """Yields what is told of one choice."""
+    async def _told_of(self, choice: _Choice) -> AsyncGenerator[bytes, None]:
+        """Yields the chunks of one choice."""
         form, index = self._form, choice.index
+        template = self._template_of(index)
         held: Delta | None = None
         begun = False
         async for delta in self._deltas(choice):
             if not begun:
                 begun = True
                 for start in await self._starts(choice, delta):
-                    yield start
+                    yield self._chunk(start)
             if held is None:
                 held = delta
             else:
                 held.add(delta)
             tells = held.text or (delta.finish_reason is not None and held.tokens)
             if tells or (self.request.return_token_ids and held.tokens):
-                gained = {"index": index, **form.piece(index, held), "finish_reason": None}
-                yield self._with_tokens(gained, held)
+                if template is not None:
+                    yield template.with_text(held.text)
+                else:
+                    yield self._chunk(self._with_tokens(self._gained(index, held), held))
                 held = None
             if delta.finish_reason is not None:
-                yield {"index": index, **form.end(delta), **reasons(delta)}
+                yield self._chunk({"index": index, **form.end(delta), **reasons(delta)})
+
+    def _gained(self, index: int, held: Delta) -> dict[str, Any]:
+        return {"index": index, **self._form.piece(index, held), "finish_reason": None}
+
+    def _template_of(self, index: int) -> TextTemplate | None:
+        """Returns how a choice tells of text; None where it tells more than that."""
+        asked = self.request
+        if asked.return_token_ids or asked.continuous_usage or asked.sampling.logprobs is not None:
+            return None
+        return TextTemplate(lambda text: self._told_chunk(self._gained(index, Delta(text))))
 
     async def _starts(self, choice: _Choice, delta: Delta) -> list[dict[str, Any]]:
         """Returns what a choice's stream begins with: who speaks, or the echo of the prompt."""
@@ -447,8 +483,11 @@ class Generation:
                 told["prompt_token_ids"] = list(prompt)
         return told
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = self._head(self._form.chunk, choices)
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        return to_json(self._told_chunk(choice))
+
+    def _told_chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        chunk = self._head(self._form.chunk, [choice])
         if self.request.continuous_usage:
             chunk["usage"] = self.record.usage.as_dict()
         elif self.request.include_usage:
@@ -465,7 +504,7 @@ class Generation:
         }
 
 
-def refusal_of(error: Error, engine: Engine, *, begun: bool = True) -> RequestError:
+def refusal_of(error: Error, engine: AnyEngine, *, begun: bool = True) -> RequestError:
     """Returns an error as a client gets it: whose fault it is decides the status.
 
     Args:

@@ -55,17 +55,38 @@ async def run_load(
     Raises:
         Error: the first request fails.
     """
+    await check_answers(client, test)
+    begin = time.perf_counter()
+    timings = await send_all(client, test, begin, report)
+    return report_of(timings, time.perf_counter() - begin, test)
+
+
+async def check_answers(client: LoadClient, test: LoadTest) -> None:
+    """Sends the first request; Error where it is not answered."""
     first = await client.stream(test.endpoint, _body(test, 0))
     if not first.success:
         raise Error(f"The server does not answer a request: {first.error}.")
+
+
+async def send_all(
+    client: LoadClient,
+    test: LoadTest,
+    begin: float,
+    report: Callable[[int, int], None] | None = None,
+) -> list[Timing]:
+    """Sends all requests; returns what became of each.
+
+    Args:
+        begin: of the test, of `time.perf_counter`.
+        report: told how many are done, of how many.
+    """
     count = len(test.trace.prompts)
-    turns = asyncio.Semaphore(test.max_concurrency or count)
-    begin = time.perf_counter()
+    turns = asyncio.Semaphore(test.max_concurrency or max(1, count))
     done = 0
 
     async def one(number: int) -> Timing:
         nonlocal done
-        await asyncio.sleep(float(test.trace.delays[number]) - (time.perf_counter() - begin))
+        await asyncio.sleep(begin + float(test.trace.delays[number]) - time.perf_counter())
         async with turns:
             timing = await client.stream(test.endpoint, _body(test, number))
         done += 1
@@ -73,8 +94,7 @@ async def run_load(
             report(done, count)
         return timing
 
-    timings = await asyncio.gather(*map(one, range(count)))
-    return report_of(timings, time.perf_counter() - begin, test)
+    return await asyncio.gather(*map(one, range(count)))
 
 
 def _body(test: LoadTest, number: int) -> dict[str, Any]:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
@@ -40,6 +42,57 @@ _STATS = {
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
+class Counts(Protocol):
+    """Where a server's requests are counted: in this process, or in the engine's."""
+
+    def note_http(self, path: str, status: int) -> None:
+        """Counts a request of HTTP."""
+
+    def note(self, outcome: Outcome) -> None:
+        """Takes what happened to a request that is over."""
+
+    async def read(self) -> bytes:
+        """Returns all of it in Prometheus' text format."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What metrics count of a request that is over; it can be sent: numbers and texts.
+
+    Attributes:
+        prompt, completion: tokens.
+        finish_reasons: of its answers.
+        first: seconds to its first token; None: it had none.
+        gaps: tokens by the time they took, as `_GAPS` has the bounds, and longer ones.
+        gap_seconds: of all of these.
+        whole: seconds of all of it; None: no answer ended.
+    """
+
+    prompt: int
+    completion: int
+    finish_reasons: list[str]
+    first: float | None
+    gaps: list[int]
+    gap_seconds: float
+    whole: float | None
+
+    @classmethod
+    def of(cls, record: Record, now: float) -> Outcome:
+        """Returns that of a record, when it is over."""
+        gaps = [0] * (len(_GAPS) + 1)
+        for seconds, tokens in record.gaps:
+            gaps[bisect_left(_GAPS, seconds / tokens)] += tokens
+        return cls(
+            record.usage.prompt,
+            record.usage.completion,
+            record.finish_reasons,
+            None if record.first is None else record.first - record.began,
+            gaps,
+            sum(seconds for seconds, _ in record.gaps),
+            now - record.began if record.finish_reasons else None,
+        )
+
+
 class Metrics:
     """Counts and times of one server.
 
@@ -68,21 +121,23 @@ class Metrics:
         """Counts a request of HTTP."""
         self._http.labels(**self._labels, path=path, status=str(status)).inc()
 
-    def note(self, record: Record, now: float) -> None:
+    def note(self, outcome: Outcome) -> None:
         """Takes what happened to a request that is over."""
-        self._prompt.labels(**self._labels).inc(record.usage.prompt)
-        self._generation.labels(**self._labels).inc(record.usage.completion)
-        for reason in record.finish_reasons:
+        self._prompt.labels(**self._labels).inc(outcome.prompt)
+        self._generation.labels(**self._labels).inc(outcome.completion)
+        for reason in outcome.finish_reasons:
             self._success.labels(**self._labels, finished_reason=reason).inc()
-        if record.first is not None:
-            self._first.labels(**self._labels).observe(record.first - record.began)
-        self._gap.add(record.gaps)
-        after = sum(tokens for _, tokens in record.gaps)
-        if after:
-            mean = sum(seconds for seconds, _ in record.gaps) / after
-            self._per_token.labels(**self._labels).observe(mean)
-        if record.finish_reasons:
-            self._whole.labels(**self._labels).observe(now - record.began)
+        if outcome.first is not None:
+            self._first.labels(**self._labels).observe(outcome.first)
+        self._gap.add(outcome.gaps, outcome.gap_seconds)
+        if after := sum(outcome.gaps):
+            self._per_token.labels(**self._labels).observe(outcome.gap_seconds / after)
+        if outcome.whole is not None:
+            self._whole.labels(**self._labels).observe(outcome.whole)
+
+    async def read(self) -> bytes:
+        """As `text`, in the words of `Counts`."""
+        return self.text()
 
     def text(self) -> bytes:
         """Returns all of it in Prometheus' text format."""
@@ -105,11 +160,10 @@ class _Gaps:
         self._counts = [0] * (len(_GAPS) + 1)
         self._sum = 0.0
 
-    def add(self, gaps: Iterable[tuple[float, int]]) -> None:
-        """Takes seconds, and how many tokens came in them."""
-        for seconds, tokens in gaps:
-            self._counts[bisect_left(_GAPS, seconds / tokens)] += tokens
-            self._sum += seconds
+    def add(self, gaps: Sequence[int], seconds: float) -> None:
+        """Takes how many tokens came within each bound, and how long they took together."""
+        self._counts = [known + more for known, more in zip(self._counts, gaps, strict=True)]
+        self._sum += seconds
 
     def collect(self) -> Iterable[Metric]:
         """Yields the metric."""

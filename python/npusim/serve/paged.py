@@ -85,6 +85,10 @@ class PagedBackend:
         """Returns what the native engine counts."""
         return self.native.stats()
 
+    def failure(self) -> str:
+        """Returns what the native engine failed of."""
+        return self.native.failure()
+
     def close(self) -> None:
         """Ends all requests, and the engine's thread."""
         self.native.close()
@@ -92,9 +96,7 @@ class PagedBackend:
     def _follow(self, number: int, constraint: Constraint, piece: Piece) -> Error | None:
         """Tells a constraint what came, and the engine what may come next."""
         try:
-            if any(constraint.accept(token) for token in piece.tokens):
-                piece.finish_reason = "stop"
-            else:
+            if follow(constraint, piece):
                 self._allow(number, constraint)
                 return None
         except Error as error:
@@ -105,6 +107,18 @@ class PagedBackend:
 
     def _allow(self, number: int, constraint: Constraint) -> None:
         self.native.allow(number, np.ascontiguousarray(constraint.allowed(), np.bool_))
+
+
+def follow(constraint: Constraint, piece: Piece) -> bool:
+    """Tells a constraint what came; returns whether more may come, or else ends the piece.
+
+    Raises:
+        Error: the constraint failed.
+    """
+    if any(constraint.accept(token) for token in piece.tokens):
+        piece.finish_reason = "stop"
+        return False
+    return True
 
 
 def native_options(sampling: Sampling) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from npusim.serve.memory import keep_small
 
 _log = logging.getLogger("npusim.serve")
 _BACKLOG = 2048
-_SWITCH = 0.0005  # seconds that an engine's thread may keep the event loop from the GIL
-_AFTER_DRAIN = 10  # seconds for answers that ended to reach their clients
+SWITCH = 0.0005  # seconds that an engine's thread may keep the event loop from the GIL
+AFTER_DRAIN = 10  # seconds for answers that ended to reach their clients
 
 
 def take_port(host: str, port: int) -> socket.socket:
@@ -60,6 +60,12 @@ def take_port(host: str, port: int) -> socket.socket:
     return taken
 
 
+def url_of(listening: socket.socket) -> str:
+    """Returns where a socket listens, as clients call it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def run(
     server: Server, load: Callable[[], Engine], listening: socket.socket, drain_seconds: float
 ) -> None:
@@ -74,19 +80,30 @@ def run(
     Raises:
         Error: the model cannot be loaded.
     """
-    config = uvicorn.Config(
+    config = configuration(server, drain_seconds)
+    sys.setswitchinterval(SWITCH)
+    asyncio.run(_Process(config, server, load, drain_seconds).run_on(listening))
+    if server.failure is not None:
+        raise server.failure
+
+
+def configuration(server: Server, drain_seconds: float | None) -> uvicorn.Config:
+    """Returns how uvicorn serves us.
+
+    Args:
+        server: what answers.
+        drain_seconds: how long requests may take to end; None: somebody else sees to that.
+    """
+    grace = None if drain_seconds is None else int(drain_seconds) + AFTER_DRAIN
+    return uvicorn.Config(
         server.app,
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         ws="none",
-        timeout_graceful_shutdown=int(drain_seconds) + _AFTER_DRAIN,
+        timeout_graceful_shutdown=grace,
     )
-    sys.setswitchinterval(_SWITCH)
-    asyncio.run(_Process(config, server, load, drain_seconds).run_on(listening))
-    if server.failure is not None:
-        raise server.failure
 
 
 class _Process(uvicorn.Server):
@@ -101,14 +118,13 @@ class _Process(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._server, self._load, self._drain_seconds = server, load, drain_seconds
+        self._engine: Engine | None = None
         self._ends: asyncio.Task[None] | None = None
         self._keeps_small: asyncio.Task[None] | None = None
 
     async def run_on(self, listening: socket.socket) -> None:
         """Loads and serves, until it is told to end."""
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        _log.info("listening", extra={"facts": {"url": f"http://{shown}:{port}"}})
+        _log.info("listening", extra={"facts": {"url": url_of(listening)}})
         loading = asyncio.create_task(self._bring_up())
         try:
             await self.serve(sockets=[listening])
@@ -122,7 +138,8 @@ class _Process(uvicorn.Server):
                 self._keeps_small.cancel()
             if self._server.generator is not None:
                 self._server.generator.close()
-                await asyncio.to_thread(self._server.generator.engine.close)
+            if self._engine is not None:
+                await asyncio.to_thread(self._engine.close)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -151,15 +168,15 @@ class _Process(uvicorn.Server):
         self.should_exit = True
 
     async def _drain(self) -> None:
-        if self._server.generator is None:
+        if self._engine is None:
             return
-        whole = await self._server.generator.engine.drain(self._drain_seconds)
+        whole = await self._engine.drain(self._drain_seconds)
         _log.info("drained", extra={"facts": {"whole": whole}})
 
     async def _bring_up(self) -> None:
         began = time.monotonic()
         try:
-            engine = await asyncio.to_thread(self._load)
+            engine = self._engine = await asyncio.to_thread(self._load)
             self._server.generator = Generator(engine, self._server.name)
         except Error as error:
             self._server.failure = error
@@ -168,14 +185,19 @@ class _Process(uvicorn.Server):
         if self._server.failure is not None:
             self.should_exit = True
             return
-        facts = {
-            "seconds": round(time.monotonic() - began, 3),
-            "model": self._server.name,
-            "max_context": engine.max_context,
-            "max_batch": engine.max_batch,
-        }
         self._keeps_small = asyncio.create_task(keep_small(engine))
-        _log.info("ready", extra={"facts": facts})
+        log_ready(engine, self._server.name, began)
+
+
+def log_ready(engine: Engine, name: str, began: float) -> None:
+    """Says that requests are answered, and since when it was loaded, of `time.monotonic`."""
+    facts = {
+        "seconds": round(time.monotonic() - began, 3),
+        "model": name,
+        "max_context": engine.max_context,
+        "max_batch": engine.max_batch,
+    }
+    _log.info("ready", extra={"facts": facts})
 
 
 class JsonLines(logging.Formatter):

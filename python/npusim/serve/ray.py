@@ -64,17 +64,19 @@ class Replica:
         engine: Mapping[str, Any],
     ) -> None:
         self.server = Server(name, api_keys=api_keys, limits=limits)
-        self.server.generator = Generator(Engine(program, weights, **engine), name)
+        self._engine = Engine(program, weights, **engine)
+        self.server.generator = Generator(self._engine, name)
 
     def check_health(self) -> None:
         """Raises Error when the engine cannot serve; Ray then starts another replica."""
         self.server.ready().engine.check()
 
     def __del__(self) -> None:
-        server = getattr(self, "server", None)
-        if server is not None and server.generator is not None:
-            server.generator.close()
-            server.generator.engine.close()
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            if self.server.generator is not None:
+                self.server.generator.close()
+            engine.close()
 
 
 def deployment(

@@ -220,5 +220,8 @@ class Backend(Protocol):
     def stats(self) -> Mapping[str, float]:
         """Returns counts: `running`, `waiting`, and whatever else it can tell."""
 
+    def failure(self) -> str:
+        """Returns why nothing is served any more; empty as long as something is."""
+
     def close(self) -> None:
         """Frees what it holds; `poll` is not called afterwards."""

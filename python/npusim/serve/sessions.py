@@ -100,6 +100,10 @@ class SessionBackend:
         with self._changed:
             return {"running": len(self._running), "waiting": len(self._waiting)}
 
+    def failure(self) -> str:
+        """Sessions fail one by one."""
+        return ""
+
     def close(self) -> None:
         """Forgets all requests and sessions."""
         with self._changed:

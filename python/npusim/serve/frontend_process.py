@@ -1,0 +1,261 @@
+"""A front end as a process: answers connections that the engine's process hands over.
+
+    python -m npusim.serve.frontend_process CHANNEL CONNECTIONS      two descriptors of sockets
+
+It ends when the engine's process says so, or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import uvicorn
+
+from npusim.errors import DeviceError, Error
+from npusim.serve.app import Limits, Server
+from npusim.serve.channel import TICKET, Kind, Messages, json_message, message
+from npusim.serve.fields import RequestError
+from npusim.serve.generation import Generator
+from npusim.serve.memory import keep_small
+from npusim.serve.metrics import Outcome
+from npusim.serve.process import configuration, logged_as_json
+from npusim.serve.remote_engine import RemoteEngine
+
+_TELL = 0.1  # seconds between two times that it says how many connections it has
+_GONE = "The engine's process has ended."
+
+
+class RemoteCounts:
+    """What metrics count, told to the engine's process, which counts for all: `Counts`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[bytes]] = {}
+
+    def note_http(self, path: str, status: int) -> None:
+        """Counts a request of HTTP."""
+        self._link.send(json_message(Kind.NOTES, {"path": path, "status": status}))
+
+    def note(self, outcome: Outcome) -> None:
+        """Takes what happened to a request that is over."""
+        self._link.send(json_message(Kind.NOTES, {"outcome": asdict(outcome)}))
+
+    async def read(self) -> bytes:
+        """Returns the text that is of all front ends; RequestError 503 where nobody has it."""
+        if self._link.is_lost:
+            raise RequestError(_GONE, status=503, type="server_error", code="unavailable")
+        ticket = next(self._tickets)
+        answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
+        self._link.send(message(Kind.ASK_METRICS, TICKET.pack(ticket)))
+        return await answer
+
+    def fail(self) -> None:
+        """Tells all that wait that nobody answers."""
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(DeviceError(_GONE))
+
+    def take(self, content: bytes) -> None:
+        """Takes a message METRICS."""
+        (ticket,) = TICKET.unpack_from(content)
+        answer = self._asked.pop(ticket, None)
+        if answer is not None and not answer.done():
+            answer.set_result(content[TICKET.size :])
+
+
+class Link(asyncio.Protocol):
+    """The channel to the engine's process.
+
+    Attributes:
+        server: what answers, once HELLO has come.
+        is_told: set then.
+        ends: set when this process has to end.
+        is_lost: whether the engine's process is gone.
+    """
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self.is_told, self.ends = asyncio.Event(), asyncio.Event()
+        self.is_lost = False
+        self.engine: RemoteEngine | None = None
+        self._counts = RemoteCounts(self)
+        self._messages = Messages()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Acts on all that came: news of several steps, where this process was busy."""
+        for kind, content in self._messages.push(data):
+            self._act(kind, content)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tells all that wait."""
+        self.is_lost = True
+        self._counts.fail()
+        if self.engine is not None:
+            self.engine.end_all(DeviceError(_GONE))
+        elif self.server is not None:
+            self.server.failure = DeviceError(_GONE)
+        self.is_told.set()
+        self.ends.set()
+
+    def send(self, content: bytes) -> None:
+        """Sends a message, if there is anybody."""
+        if self._transport is not None and not self.is_lost:
+            self._transport.write(content)
+
+    def _act(self, kind: Kind, content: bytes) -> None:
+        engine = self.engine
+        if kind is Kind.EVENTS and engine is not None:
+            engine.events(content)
+        elif kind is Kind.ACCEPTED and engine is not None:
+            engine.accepted(content)
+        elif kind is Kind.REFUSED and engine is not None:
+            engine.refused(content)
+        elif kind is Kind.METRICS:
+            self._counts.take(content)
+        elif kind is Kind.HELLO:
+            told = json.loads(content)
+            limits = Limits(**told["limits"])
+            self.server = Server(
+                told["name"], api_keys=told["keys"], limits=limits, metrics=self._counts
+            )
+            self.is_told.set()
+        else:
+            self._change(kind, json.loads(content or b"null"))
+
+    def _change(self, kind: Kind, told: Any) -> None:
+        """Acts on what changes the state of the engine."""
+        assert self.server is not None
+        if kind is Kind.LOADED:
+            self.engine = RemoteEngine(told, self.send)
+            self.server.generator = Generator(self.engine, self.server.name)
+            self.send(message(Kind.READY))
+        elif kind is Kind.NOT_LOADED:
+            self.server.failure = Error(told)
+        elif kind is Kind.DRAIN:
+            if self.engine is not None:
+                self.engine.refuse(Error(told))
+            self.ends.set()
+        elif kind is Kind.END and self.engine is not None:
+            self.engine.end_all(Error(told))
+
+
+class _Process(uvicorn.Server):
+    """uvicorn's server over connections that are handed to it."""
+
+    def __init__(self, link: Link, server: Server, connections: socket.socket) -> None:
+        super().__init__(configuration(server, None))
+        self._link, self._connections = link, connections
+        self._beginning: asyncio.Future[None] | None = None  # the latest; a loop forgets its tasks
+
+    async def run_on(self) -> None:
+        """Serves until the engine's process says that it ends, or has ended."""
+        loop = asyncio.get_running_loop()
+        self._connections.setblocking(False)
+        tasks = [asyncio.create_task(work) for work in (self._tell(), self._watch())]
+        if not self.config.loaded:
+            self.config.load()
+        loop.add_reader(self._connections, self._take)
+        try:
+            await self.serve(sockets=[])
+        finally:
+            loop.remove_reader(self._connections)
+            for task in tasks:
+                task.cancel()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the engine's process' to hear."""
+        yield
+
+    def _take(self) -> None:
+        """Takes a connection, if another has not."""
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self._connections, 1, 1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            descriptors = []
+        if not descriptors:
+            asyncio.get_running_loop().remove_reader(self._connections)
+            return
+        for descriptor in descriptors:
+            taken = socket.socket(fileno=descriptor)
+            if self.should_exit:
+                taken.close()
+                continue
+            taken.setblocking(False)
+            self._beginning = asyncio.ensure_future(self._begin(taken))
+
+    async def _begin(self, taken: socket.socket) -> None:
+        def made() -> asyncio.Protocol:
+            of: Any = self.config.http_protocol_class
+            state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            protocol: asyncio.Protocol = of(config=self.config, **state)
+            return protocol
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(made, taken)
+        except OSError:  # it has ended already
+            taken.close()
+
+    async def _tell(self) -> None:
+        """Says how many connections there are, and gives memory back."""
+        told = 0
+        small: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await asyncio.sleep(_TELL)
+                if small is None and self._link.engine is not None:
+                    small = asyncio.create_task(keep_small(self._link.engine))
+                count = len(self.server_state.connections)
+                if count != told:
+                    self._link.send(message(Kind.CONNECTIONS, TICKET.pack(count)))
+                    told = count
+        finally:
+            if small is not None:
+                small.cancel()
+
+    async def _watch(self) -> None:
+        await self._link.ends.wait()
+        self.should_exit = True
+
+
+async def _main(channel: socket.socket, connections: socket.socket) -> int:
+    loop = asyncio.get_running_loop()
+    channel.setblocking(False)
+    _, link = await loop.connect_accepted_socket(Link, channel)
+    await link.is_told.wait()
+    if link.server is not None and not link.is_lost:
+        await _Process(link, link.server, connections).run_on()
+        if link.server.generator is not None:
+            link.server.generator.close()
+    return 1 if link.is_lost else 0
+
+
+def main() -> int:
+    """Serves until it is told to end; returns 1 if the engine's process was gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # of a terminal or a service: the engine's
+        signal.signal(number, signal.SIG_IGN)
+    channel, connections = (socket.socket(fileno=int(given)) for given in sys.argv[1:3])
+    with logged_as_json():
+        return asyncio.run(_main(channel, connections))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,501 @@
+"""A server of several processes: this one has the engine, the others, front ends, its clients.
+
+This process takes connections and hands each to the front end that has the fewest; takes requests
+from these, in tokens; and tells each, in one message a step, what its requests gained. It counts
+for all. What a request costs here does not depend on how many tokens its answer has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import queue
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from npusim import _runtime
+from npusim.errors import DeviceError, Error, first_line
+from npusim.serve.app import Limits, Server
+from npusim.serve.channel import (
+    ACCEPTED,
+    NUMBER,
+    TICKET,
+    Kind,
+    Messages,
+    json_message,
+    message,
+    read_submission,
+)
+from npusim.serve.engine import Engine
+from npusim.serve.memory import keep_small_beside
+from npusim.serve.metrics import Metrics, Outcome
+from npusim.serve.process import AFTER_DRAIN, SWITCH, log_ready, run, url_of
+from npusim.serve.remote_engine import facts_of
+
+_log = logging.getLogger("npusim.serve")
+
+_POLL = 0.2  # seconds that a thread waits for news, or for a connection, before it looks around
+_READ = 1 << 18  # bytes at a time
+_STUCK = 30  # seconds that a front end may leave what it is told unread; then it is ended
+_MOST_DEATHS, _DEATHS_WITHIN = 3, 60.0  # of front ends, in seconds, before the server gives up
+_SHUTS_DOWN = "The engine takes no more requests: it is shutting down."
+_LEFT = "The server shuts down."
+
+
+@dataclass(frozen=True)
+class Served:
+    """What all front ends of a server are told.
+
+    Attributes:
+        name: what the model is called.
+        keys: those that are let in; none: everybody is.
+        limits: what clients may ask.
+    """
+
+    name: str
+    keys: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+def serve_with(
+    count: int,
+    served: Served,
+    load: Callable[[], Engine],
+    listening: socket.socket,
+    drain_seconds: float,
+) -> dict[int, int]:
+    """Serves until SIGTERM or SIGINT; returns how many requests had each status.
+
+    Args:
+        count: of front ends; 1: this process serves its clients itself.
+        served: the model and who may ask it.
+        load: makes the engine, in another thread.
+        listening: where connections come from.
+        drain_seconds: how long requests may take to end; then they are told that they failed.
+
+    Raises:
+        Error: the model cannot be loaded, or front ends cannot be had.
+    """
+    counts: dict[int, int] = {}
+    if count > 1:
+        if not hasattr(socket, "send_fds"):
+            raise Error("Front ends need a system whose processes can hand over connections.")
+        fronts = FrontEnds(served, count, load, listening, drain_seconds)
+        engine, counts = fronts.run(), fronts.counts
+        if engine is None:
+            return counts
+        _log.info("no front ends", extra={"facts": {"why": "sessions serve one after the other"}})
+        load = partial(_given, engine)
+    server = Server(served.name, api_keys=served.keys, limits=served.limits)
+    run(server, load, listening, drain_seconds)
+    for status, number in server.counts.items():
+        counts[status] = counts.get(status, 0) + number
+    return counts
+
+
+def _given(engine: Engine) -> Engine:
+    return engine
+
+
+class FrontEnd:
+    """One front end, as the engine's process knows it: the process, and what it asks.
+
+    Args:
+        reader: its number at the engine, never used before.
+        served: what it is told.
+        hear: is called by a thread of its own with each message that is about no request.
+        ended: is called once, when it is gone.
+
+    Attributes:
+        connections: how many it has, about.
+        is_ready: whether it answers requests.
+    """
+
+    def __init__(
+        self,
+        reader: int,
+        served: Served,
+        hear: Callable[[FrontEnd, Kind, bytes], None],
+        ended: Callable[[FrontEnd], None],
+    ) -> None:
+        self.reader, self.connections, self.is_ready = reader, 0, False
+        self._hear, self._ended = hear, ended
+        self._native: _runtime.Engine | None = None
+        self._order = threading.Lock()  # nobody hears of a request before it was accepted
+        self._channel, theirs = socket.socketpair()
+        self._handing, taking = socket.socketpair()
+        self._handing.setblocking(False)
+        limit = struct.pack("ll", _STUCK, 0)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        command = [sys.executable, "-m", "npusim.serve.frontend_process"]
+        passed = (theirs.fileno(), taking.fileno())
+        try:
+            self.process = subprocess.Popen(
+                [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise Error(f"A front end cannot be started: {first_line(error)}.") from error
+        finally:
+            theirs.close()
+            taking.close()
+        hello = {"name": served.name, "keys": served.keys, "limits": asdict(served.limits)}
+        self.send(json_message(Kind.HELLO, hello))
+        self._telling: threading.Thread | None = None
+        self._last: bytes | None = None
+        self._is_gone = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, content: bytes) -> None:
+        """Sends a message; one that is gone hears nothing."""
+        with self._order:
+            self._put(content)
+
+    def end(self, content: bytes) -> None:
+        """Sends a last message, after all news that there is now."""
+        if self._telling is None:
+            self.send(content)
+        else:
+            self._last = content
+
+    def begin(self, engine: Engine, native: _runtime.Engine) -> None:
+        """Serves its requests from now on."""
+        self._native = native
+        self.send(json_message(Kind.LOADED, facts_of(engine)))
+        self._telling = threading.Thread(target=self._tell, args=(native,), daemon=True)
+        self._telling.start()
+
+    def hand(self, connection: socket.socket) -> bool:
+        """Gives it a connection; returns whether it can take one now."""
+        try:
+            socket.send_fds(self._handing, [b"c"], [connection.fileno()])
+        except OSError:  # gone, or busy with those that it has
+            return False
+        self.connections += 1
+        return True
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.process.kill()
+
+    def _put(self, content: bytes) -> None:
+        try:
+            self._channel.sendall(content)
+        except BlockingIOError:  # part of it may have gone: nothing can follow
+            self.kill()
+        except OSError:
+            pass
+
+    def _tell(self, native: _runtime.Engine) -> None:
+        """Sends news as it comes, all of a step in one message."""
+        while not self._is_gone:
+            last = self._last
+            if packed := native.poll_packed(_POLL, self.reader):
+                self.send(message(Kind.EVENTS, packed))
+            if last is not None:
+                self.send(last)
+                return
+
+    def _listen(self) -> None:
+        messages = Messages()
+        with contextlib.suppress(OSError):
+            while news := self._channel.recv(_READ):
+                for kind, content in messages.push(news):
+                    self._act(kind, content)
+        self._is_gone = True
+        if self._native is not None:
+            self._native.leave(self.reader)
+        self.process.wait()
+        if self._telling is not None:
+            self._telling.join()
+        self._channel.close()
+        self._handing.close()
+        self._ended(self)
+
+    def _act(self, kind: Kind, content: bytes) -> None:
+        native = self._native
+        if kind is Kind.SUBMIT and native is not None:
+            self._submit(native, content)
+        elif kind is Kind.CANCEL and native is not None:
+            native.cancel(*NUMBER.unpack(content))
+        elif kind is Kind.ALLOW and native is not None:
+            (number,) = NUMBER.unpack_from(content)
+            native.allow_packed(number, content[NUMBER.size :])
+        elif kind is Kind.CONNECTIONS:
+            (self.connections,) = TICKET.unpack(content)
+        else:
+            self._hear(self, kind, content)
+
+    def _submit(self, native: _runtime.Engine, content: bytes) -> None:
+        ticket, follows, tokens, options = read_submission(content)
+        try:
+            with self._order:
+                number = native.submit(tokens, {**options, "follows": follows}, self.reader)
+                self._put(message(Kind.ACCEPTED, ACCEPTED.pack(ticket, number)))
+        except Error as error:
+            self.send(json_message(Kind.REFUSED, _refusal(native, ticket, error)))
+
+
+def _refusal(native: _runtime.Engine, ticket: int, error: Error) -> dict[str, Any]:
+    """Returns what a front end is told; one that drains has heard so before."""
+    stats, failure = native.stats(), native.failure()
+    return {
+        "ticket": ticket,
+        "class": type(error).__name__,
+        "message": str(error),
+        "failure": failure,
+        "busy": isinstance(error, DeviceError) and not failure,
+        "open": stats["running"] + stats["waiting"],
+    }
+
+
+class FrontEnds:
+    """Serves until SIGTERM or SIGINT, as `process.run` does, with front ends.
+
+    Args:
+        served: what they are told.
+        count: how many.
+        load: makes the engine, in another thread.
+        listening: where connections come from; closed at the end.
+        drain_seconds: how long requests may take to end.
+
+    Attributes:
+        counts: requests by status.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        count: int,
+        load: Callable[[], Engine],
+        listening: socket.socket,
+        drain_seconds: float,
+    ) -> None:
+        self._served, self._load, self._listening = served, load, listening
+        self._drain_seconds = drain_seconds
+        self._readers = itertools.count(1)
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._metrics = Metrics(self._stats, served.name)
+        self._counting = threading.Lock()
+        self.counts: dict[int, int] = {}
+        self._engine: Engine | None = None
+        self._failure: Error | None = None
+        self._is_loading, self._was_ready = True, False
+        self._is_ending, self._keeps_port = False, False
+        self._deaths: list[float] = []
+        self._began = time.monotonic()
+        self._living = {self._start() for _ in range(count)}
+
+    def run(self) -> Engine | None:
+        """Serves; returns an engine that no other process can ask, and that still waits to serve.
+
+        Raises:
+            Error: the model cannot be loaded, or front ends end again and again.
+        """
+        sys.setswitchinterval(SWITCH)
+        fronts = sorted(front.process.pid for front in self._living)
+        facts = {"url": url_of(self._listening), "frontends": fronts}
+        _log.info("listening", extra={"facts": facts})
+        threading.Thread(target=self._bring_up, daemon=True).start()
+        accepting = threading.Thread(target=self._accept, daemon=True)
+        accepting.start()
+        with self._signals():
+            while self._living or self._is_loading:
+                with contextlib.suppress(queue.Empty):  # signals are heard in between
+                    self._news.get(timeout=_POLL)()
+        self._is_ending = True
+        accepting.join()
+        engine = self._engine
+        if self._keeps_port:
+            return engine
+        if engine is not None:
+            engine.close()
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    # ---- in the thread that runs
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """While the block runs, SIGTERM and SIGINT end the server; a second one does at once."""
+
+        def stop(number: int, _: object) -> None:
+            self._news.put(lambda: self._stop(number))
+
+        names = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, stop) for number in names}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int) -> None:
+        if self._is_ending:
+            self._kill()
+            return
+        _log.info("stopping", extra={"facts": {"signal": signal.Signals(number).name}})
+        self._end()
+        if self._engine is None or self._engine.native is None:
+            self._kill_later()
+            return
+        threading.Thread(target=self._drain, args=(self._engine.native,), daemon=True).start()
+
+    def _end(self) -> None:
+        """Takes no more connections and requests."""
+        self._is_ending = True
+        self._tell_all(json_message(Kind.DRAIN, _SHUTS_DOWN))
+
+    def _tell_all(self, content: bytes) -> None:
+        for front in self._living:
+            front.send(content)
+
+    def _kill(self) -> None:
+        for front in self._living:
+            front.kill()
+
+    def _loaded(self, engine: Engine) -> None:
+        self._is_loading, self._engine = False, engine
+        if self._is_ending:
+            return
+        if engine.native is None:  # sessions are served where they are
+            self._keeps_port = True
+            self._end()
+            self._kill_later()
+            return
+        for front in self._living:
+            front.begin(engine, engine.native)
+        keep_small_beside(engine.native)
+
+    def _became_ready(self, front: FrontEnd) -> None:
+        """Says so when all are, once: one that takes the place of another is no news."""
+        front.is_ready = True
+        if self._was_ready or self._is_ending or self._engine is None:
+            return
+        if all(each.is_ready for each in self._living):
+            self._was_ready = True
+            log_ready(self._engine, self._served.name, self._began)
+
+    def _not_loaded(self, error: Error) -> None:
+        self._is_loading, self._failure = False, error
+        self._tell_all(json_message(Kind.NOT_LOADED, str(error)))
+        self._end()
+        self._kill_later()
+
+    def _drained(self, whole: bool) -> None:
+        _log.info("drained", extra={"facts": {"whole": whole}})
+        for front in self._living:
+            front.end(json_message(Kind.END, _LEFT))
+        self._kill_later()
+
+    def _kill_later(self) -> None:
+        """Ends whoever has not ended when answers had their time to reach clients."""
+        timer = threading.Timer(AFTER_DRAIN, lambda: self._news.put(self._kill))
+        timer.daemon = True
+        timer.start()
+
+    def _died(self, front: FrontEnd) -> None:
+        self._living.discard(front)
+        if self._is_ending:
+            return
+        code, now = front.process.returncode, time.monotonic()
+        _log.error("a front end ended", extra={"facts": {"code": code}})
+        self._deaths = [then for then in self._deaths if now - then < _DEATHS_WITHIN] + [now]
+        try:
+            if len(self._deaths) > _MOST_DEATHS:
+                raise Error(
+                    f"{len(self._deaths)} front ends ended within {_DEATHS_WITHIN:g} s, the last "
+                    f"one with code {code}; the server gives up."
+                )
+            again = self._start()
+        except Error as error:
+            self._failure = error
+            self._end()
+            self._kill()
+            return
+        self._living.add(again)
+        if self._engine is not None and self._engine.native is not None:
+            again.begin(self._engine, self._engine.native)
+
+    def _start(self) -> FrontEnd:
+        return FrontEnd(
+            next(self._readers),
+            self._served,
+            self._hear,
+            lambda front: self._news.put(lambda: self._died(front)),
+        )
+
+    # ---- in threads of their own
+    def _bring_up(self) -> None:
+        try:
+            engine = self._load()
+        except Exception as error:  # whatever it is, it ends the server
+            why = error if isinstance(error, Error) else _loading_failed(error)
+            self._news.put(lambda: self._not_loaded(why))
+        else:
+            self._news.put(lambda: self._loaded(engine))
+
+    def _drain(self, native: _runtime.Engine) -> None:
+        whole = native.drain(self._drain_seconds)
+        self._news.put(lambda: self._drained(whole))
+
+    def _accept(self) -> None:
+        """Hands connections to front ends, until the server ends."""
+        self._listening.settimeout(_POLL)
+        while not self._is_ending:
+            try:
+                connection, _ = self._listening.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:  # no descriptors left, most likely
+                _log.error("no connection", extra={"facts": {"why": first_line(error)}})
+                time.sleep(_POLL)
+                continue
+            with connection:
+                self._hand(connection)
+        if not self._keeps_port:
+            self._listening.close()
+
+    def _hand(self, connection: socket.socket) -> None:
+        while not self._is_ending:
+            fronts = sorted(self._living, key=lambda front: front.connections)
+            if any(front.hand(connection) for front in fronts):
+                return
+            time.sleep(0.01)
+
+    def _hear(self, front: FrontEnd, kind: Kind, content: bytes) -> None:
+        """Counts, and tells what was counted."""
+        if kind is Kind.ASK_METRICS:
+            with self._counting:
+                text = self._metrics.text()
+            front.send(message(Kind.METRICS, content + text))
+        elif kind is Kind.NOTES:
+            self._note(json.loads(content))
+        elif kind is Kind.READY:
+            self._news.put(lambda: self._became_ready(front))
+
+    def _note(self, told: dict[str, Any]) -> None:
+        with self._counting:
+            if "outcome" in told:
+                self._metrics.note(Outcome(**told["outcome"]))
+                return
+            status: int = told["status"]
+            self._metrics.note_http(told["path"], status)
+            self.counts[status] = self.counts.get(status, 0) + 1
+
+    def _stats(self) -> Mapping[str, float]:
+        return {} if self._engine is None else self._engine.stats()
+
+
+def _loading_failed(error: Exception) -> Error:
+    return Error(f"Loading failed: {first_line(error)}.")
