@@ -87,7 +87,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "normed_linear": case_of("npu.normed_linear", 0, "bfloat16"),
     "linear_before_norm": norm_between,
     "linear_behind_norm": norm_between,
-    "lstm_step": case_of("npu.lstm_step", 0, "bfloat16"),
+    "recurrent_step": case_of("npu.recurrent_step", 0, "bfloat16"),
     "quantize": QUANTIZED,
     "quantized_linear": QUANTIZED,
     "normed_quantized_linear": NORMED,
@@ -115,7 +115,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "normed_quantized_linear"): {"quantized_linear", "norm"},
     ("cuda", "linear_before_norm"): {"norm"},
     ("cuda", "linear_behind_norm"): {"norm"},
-    ("cuda", "lstm_step"): {"linear"},
+    ("cuda", "recurrent_step"): {"linear"},
     ("cpu", "conv_depthwise"): {"conv", "pack_b"},
     ("cuda", "conv_depthwise"): {"conv", "pack_b"},
 }
