@@ -32,11 +32,11 @@ from npusim.lowering.pointwise_kernel import emit_program
 from npusim.lowering.view import View
 from npusim.ops.fused import NO_EPILOGUE, infer_linear
 from npusim.ops.linear import emit_linear, rows, stored_as_rows
-from npusim.targets.architecture import gpu
-from npusim.targets.target_config import TargetConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from npusim.targets.measured import Recurrent
 
 RECURRENT_STEP = "npu.recurrent_step"
 GATES: Mapping[str, int] = {"plain": 1, "gru": 3, "lstm": 4}  # parts of a product, by cell
@@ -45,12 +45,11 @@ _CELLS = tuple(GATES)  # in the order of their numbers in the kernel's parameter
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-def is_step(target: TargetConfig, cell: str, m: int, units: int, k: int) -> bool:
+def is_step(measured: Recurrent, cell: str, m: int, units: int, k: int) -> bool:
     """Tells whether `recurrent_step` computes so many rows faster than a product and formulas.
 
     It multiplies outside of the tensor cores, and reads W once for every few rows.
     """
-    measured = (target.measurements.gpu or gpu("sm_90a")).recurrent
     products = GATES[cell] * m * units * k
     most = measured.plain_products if cell == "plain" else measured.gated_products
     return products > 0 and (m <= measured.block_rows or (m <= measured.rows and products <= most))
@@ -72,7 +71,7 @@ def _lower(node: Node, low: Lowering) -> None:
         addend = rows(low, addend)[0]
     operands = (x, weight, bias, addend, state)
     cell = str(node.attrs["cell"])
-    small = is_step(low.target, cell, prod(x.shape[:-1]), y.shape[-1], x.shape[-1])
+    small = is_step(low.target.recurrent, cell, prod(x.shape[:-1]), y.shape[-1], x.shape[-1])
     if low.target.has("recurrent_step") and small and _rows_apart(y) is not None:
         _emit_step(low, node, operands, results)
     else:

@@ -209,7 +209,7 @@ class _Matcher:
             x.dtype == weight.dtype == hidden.dtype == product.type.dtype
             and x.dtype in _DTYPES
             and product.type.shape == (*lead, GATES[cell] * units)
-            and is_step(self.target, cell, prod(lead), units, x.shape[-1])
+            and is_step(self.target.recurrent, cell, prod(lead), units, x.shape[-1])
         )
 
     def _part(self, value: str | None, parts: int) -> tuple[str, int] | None:
