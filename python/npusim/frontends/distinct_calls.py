@@ -27,6 +27,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.utils import _pytree as pytree
 
 from npusim.frontends.decompositions import ASSERTIONS
+from npusim.frontends.equal_layers import aliases
 
 _REPEATED = 2  # times that calls are made in the mean, from which on this is the shorter way
 
@@ -215,13 +216,7 @@ def _may_alias(node: fx.Node) -> list[fx.Node]:
     target: OpOverload = node.target  # type: ignore[assignment]
     if any(result.alias_info is not None for result in target._schema.returns):
         return list(node.all_input_nodes)
-    results = _memory(node)
-    return [operand for operand in node.all_input_nodes if _memory(operand) & results]
-
-
-def _memory(node: fx.Node) -> set[int]:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return {x.untyped_storage()._cdata for x in values if isinstance(x, Tensor)}
+    return [node.all_input_nodes[i] for i in aliases(node)]
 
 
 class _Names:

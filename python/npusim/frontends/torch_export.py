@@ -31,6 +31,7 @@ from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
+from npusim.frontends.equal_layers import traced_once
 from npusim.frontends.exported_program import translate
 from npusim.frontends.recurrences import states_as_given
 from npusim.frontends.refusals import explain, users_frames
@@ -151,6 +152,7 @@ def _export(
             weight_free(model, mode),
             _known_grad_mode(model),
             contextlib.nullcontext() if strict else compiled_when_called(),
+            contextlib.nullcontext() if strict or dynamic_shapes else traced_once(model),
         ):
             stack.enter_context(context)
         handle = model.register_forward_hook(plain_outputs)

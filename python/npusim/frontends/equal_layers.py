@@ -1,0 +1,610 @@
+"""Equal layers of a model, traced once.
+
+A decoder runs tens of layers that differ in nothing but their weights and their place in a cache.
+The first call of each kind is traced. Where a later call would be traced to the same, what the first
+one put into the graph is put in again, over the later one's weights, arguments and place.
+
+Owns that proof; what it does not cover is traced as ever:
+
+* Both layers are of one class, at every depth: with equal attributes, tensors of equal types, and no
+  hooks or forward of their own. Numbers that count the layers of a list are the exception: the
+  traced layer sees a stand-in for such a number (`_Place`), which notes every use of its value but
+  one, to choose a layer of a cache.
+* The arguments are equal, tensors by type and by which of them are the same or share memory.
+* All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
+  layer; and all that it left is what it returned, in memory of its own, and what it wrote into
+  tensors: layer, arguments and cache have the attributes they had.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensor
+from torch.fx.experimental import proxy_tensor
+
+_FEWEST = 3  # equal layers, from which on this is worth it
+ALIASES = "npusim_aliases"  # in a node's meta: the operands that its result may be another name of
+
+Key = Any  # what is compared: nested tuples
+Role = tuple[Any, ...]  # what a tensor is to a layer
+
+
+class _Unproved(Exception):
+    """A call cannot be shown to be traced as another one would be."""
+
+
+@contextmanager
+def traced_once(model: nn.Module) -> Iterator[None]:
+    """Puts the nodes of a layer's trace in again for equal layers, while a model is traced.
+
+    For traces of torch.export that run forward itself, of fixed sizes.
+    """
+    layers = _Layers(model)
+    owners = {type(one.module) for one in layers.known.values()}
+    own = {owner: vars(owner).get("forward") for owner in owners}
+    try:
+        for owner in owners:
+            owner.forward = layers.watched(owner.forward)
+        yield
+    finally:
+        for owner, forward in own.items():
+            if forward is None:
+                del owner.forward
+            else:
+                owner.forward = forward
+
+
+# ---- which layers are equal ----
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of a list.
+
+    Attributes:
+        module: itself.
+        key: equal for equal layers.
+        places: by the paths of attributes that count layers, their values.
+    """
+
+    module: nn.Module
+    key: Key
+    places: Mapping[str, int]
+
+
+class _Layers:
+    """The layers of a model that have equals, and what was traced of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.known: dict[int, _Layer] = {}  # by the identity of their attributes
+        self._traces: dict[Key, list[_Trace]] = {}
+        self._within = False
+        for container in model.modules():
+            if isinstance(container, (nn.ModuleList, nn.Sequential)):
+                for layer in _equal(list(container)):
+                    self.known[id(layer.module.__dict__)] = layer
+
+    def watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a forward that is run or, where it was traced before, put in again."""
+
+        @functools.wraps(forward)
+        def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            layer = self.known.get(id(module.__dict__))
+            mode = proxy_tensor.get_proxy_mode()
+            if layer is None or self._within or mode is None:
+                return forward(module, *args, **kwargs)
+            self._within = True
+            try:
+                return self._call(layer, mode.tracer, forward, module, args, kwargs)
+            finally:
+                self._within = False
+
+        return run
+
+    def _call(
+        self, layer: _Layer, tracer: Any, forward: Any, module: nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        try:
+            call = _Call(layer, tracer, (args, kwargs))
+        except _Unproved:
+            return forward(module, *args, **kwargs)
+        traces = self._traces.setdefault(call.key, [])
+        for trace in traces:
+            try:
+                return trace.again(call)
+            except _Unproved:
+                continue
+        trace = _Trace(call)
+        result = trace.run(forward, module, args, kwargs)
+        if trace.proved:
+            traces.append(trace)
+        return result
+
+
+def _equal(modules: list[nn.Module]) -> list[_Layer]:
+    """Returns those of a list that have enough equals in it."""
+    if len(modules) < _FEWEST:
+        return []
+    numbers = [dict(_numbers(module)) for module in modules]
+    places = {
+        path
+        for path in numbers[0]
+        if all(found.get(path) == i for i, found in enumerate(numbers))
+    }
+    layers = []
+    for module, found in zip(modules, numbers, strict=True):
+        try:
+            key = _described(module, places, "", {})
+        except _Unproved:
+            continue
+        layers.append(_Layer(module, key, {path: found[path] for path in places}))
+    keys = [layer.key for layer in layers]
+    return [layer for layer in layers if keys.count(layer.key) >= _FEWEST]
+
+
+def _numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """Yields the attributes of a module and those in it that are integers, by path."""
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            if type(value) is int:
+                yield f"{prefix}.{name}", value
+
+
+def _described(module: nn.Module, places: set[str], prefix: str, seen: dict[int, int]) -> Key:
+    """Returns what a layer is but for its weights' values and its place.
+
+    Raises:
+        _Unproved: it does what is not seen from its attributes, hooks for one.
+    """
+    if "forward" in vars(module) or id(module) in seen:
+        raise _Unproved
+    seen[id(module)] = len(seen)
+    found: list[Any] = [type(module)]
+    for name, value in vars(module).items():
+        if name in ("_parameters", "_buffers"):
+            tensors = ((key, _stored(tensor, seen)) for key, tensor in value.items())
+            found.append((name, tuple(tensors)))
+        elif name == "_modules":
+            for key, part in value.items():
+                path = f"{prefix}.{key}" if prefix else key
+                inside = None if part is None else _described(part, places, path, seen)
+                found.append((key, inside))
+        elif "hook" in name:
+            if value:
+                raise _Unproved
+        elif f"{prefix}.{name}" in places:
+            found.append((name, "place"))
+        else:
+            found.append((name, _plain(value)))
+    return tuple(found)
+
+
+def _stored(tensor: Tensor | None, seen: dict[int, int]) -> Key:
+    if tensor is None:
+        return None
+    number = seen.setdefault(id(tensor), len(seen))
+    kind = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
+    return type(tensor), kind, number
+
+
+def _plain(value: Any) -> Key:
+    """Returns what is equal for values that forward cannot tell apart.
+
+    Objects that are not taken apart are equal to themselves alone.
+    """
+    if isinstance(value, (Tensor, nn.Module)):
+        raise _Unproved
+    if type(value) in (tuple, list):
+        return type(value), tuple(map(_plain, value))
+    if type(value) in (dict, OrderedDict):
+        return type(value), tuple((_plain(k), _plain(v)) for k, v in value.items())
+    if type(value) in (set, frozenset):
+        return type(value), frozenset(map(_plain, value))
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return type(value), repr(value)
+    if isinstance(value, (torch.dtype, torch.device)):
+        return value
+    return "object", id(value), _Held(value)
+
+
+class _Held:
+    """Keeps an object, so that its identity is no other one's; equal to all of its kind."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+# ---- a call ----
+
+
+class _Call:
+    """A call of a layer in a trace.
+
+    Attributes:
+        layer, tracer: what is called, and who traces it.
+        cache: the cache of transformers among the arguments, or None.
+        key: equal for calls of equal layers on equal arguments.
+        tensors: what each of the layer's weights and arguments is.
+        path: of the layer in the stack of modules: its key there, and its path.
+
+    Raises:
+        _Unproved: an argument is none of those that are compared.
+    """
+
+    def __init__(self, layer: _Layer, tracer: Any, arguments: Any) -> None:
+        self.layer, self.tracer = layer, tracer
+        self.cache: Any = None
+        self.tensors: dict[Role, Tensor] = {}
+        self._count = 0
+        shown = self._argument(arguments)
+        given = list(self.tensors.values())
+        same = tuple([id(x) for x in given].index(id(x)) for x in given)
+        memory = [x.untyped_storage()._cdata for x in given]
+        self.key = (layer.key, shown, same, tuple(map(memory.index, memory)))
+        for prefix, part in layer.module.named_modules():
+            for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+                if tensor is not None:
+                    self.tensors["weight", prefix, name] = tensor
+        stack = tracer.module_stack
+        if not stack:
+            raise _Unproved
+        self.path = next(reversed(stack.items()))[0], next(reversed(stack.values()))[0]
+
+    def _argument(self, value: Any) -> Key:
+        if isinstance(value, Tensor):
+            self.tensors["argument", len(self.tensors)] = value
+            return self.kind(value)
+        if type(value) in (tuple, list):
+            return type(value), tuple(map(self._argument, value))
+        if type(value) is dict:
+            return dict, tuple((_plain(k), self._argument(v)) for k, v in value.items())
+        if value is None or type(value) in (bool, int, float, str):
+            return _plain(value)
+        if isinstance(value, (torch.dtype, torch.device)):
+            return value
+        if self.cache is not None and value is not self.cache:
+            raise _Unproved
+        if not type(value).__module__.endswith(".cache_utils") or type(value).__name__ != "Cache":
+            raise _Unproved
+        self.cache = value
+        return "cache", id(value), _Held(value), _plain(dict(vars(value), layers=None))
+
+    def node(self, tensor: Tensor) -> fx.Node | None:
+        """Returns the node that stands for a tensor in the trace."""
+        found = proxy_tensor.get_proxy_slot(tensor, self.tracer, None)
+        return None if found is None or found.constant is not None else found.proxy.node
+
+    def kind(self, x: Tensor) -> Key:
+        """Returns what a trace may ask of a tensor.
+
+        Raises:
+            _Unproved: it has data, or a size that is a symbol.
+        """
+        if not isinstance(x, FakeTensor) or self.node(x) is None or x.layout != torch.strided:
+            raise _Unproved
+        sizes = (*x.shape, *x.stride(), x.storage_offset())
+        if not all(type(n) is int for n in sizes):
+            raise _Unproved
+        bits = x.requires_grad, x.is_conj(), x.is_neg(), isinstance(x, nn.Parameter)
+        return type(x), tuple(x.shape), sizes, x.dtype, x.device, bits
+
+    def slot(self, place: str) -> tuple[Key, dict[Role, Tensor]]:
+        """Returns what the cache's layer at the value of a place is, and its tensors."""
+        layer = self.cache.layers[self.layer.places[place]]
+        tensors = {("cache", place, k): v for k, v in vars(layer).items() if isinstance(v, Tensor)}
+        kinds = tuple(
+            (k, self.kind(v) if isinstance(v, Tensor) else _plain(v))
+            for k, v in vars(layer).items()
+        )
+        return (type(layer), kinds), tensors
+
+    def state(self) -> Key:
+        """Returns what a call must leave as it is, but for values in tensors."""
+        things: list[Any] = [part for _, part in self.layer.module.named_modules()]
+        if self.cache is not None:
+            things += [self.cache, *self.cache.layers]
+        held = [value for thing in things for value in vars(thing).values()]
+        things += [x for x in held if hasattr(x, "to_dict") and hasattr(x, "__dict__")]
+        kept = [(thing, tuple(vars(thing).items())) for thing in things]
+        return [
+            (id(thing), [(name, id(value), _size(value)) for name, value in items], items)
+            for thing, items in kept
+        ]
+
+
+def _size(value: Any) -> Any:
+    """Returns what shows that a container was changed."""
+    if isinstance(value, dict):
+        return [(k, id(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [id(v) for v in value]
+    return None
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    return [one[:2] for one in before] == [one[:2] for one in after]
+
+
+# ---- stand-ins for the number of a layer ----
+
+
+class _Place:
+    """Stands for an integer that counts layers, and notes what it is used for."""
+
+    def __init__(self, path: str, value: int) -> None:
+        self.path, self.value, self.used = path, value, False
+
+    @property
+    def __class__(self) -> Any:  # what isinstance asks
+        return int
+
+
+def _noting(name: str) -> Any:
+    def use(self: Any, *others: Any) -> Any:
+        vars(self)["used"] = True
+        given = [x.value if type(x) is _Place else x for x in others]
+        return getattr(vars(self)["value"], name)(*given)
+
+    return use
+
+
+for _name in dir(int):
+    if _name not in dir(object) and _name.startswith("__"):
+        setattr(_Place, _name, _noting(_name))
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__"):
+    setattr(_Place, _name, _noting(_name))
+for _name in ("__str__", "__format__"):
+    setattr(_Place, _name, _noting(_name))
+
+
+def _place_attribute(self: Any, name: str) -> Any:
+    vars(self)["used"] = True
+    return getattr(vars(self)["value"], name)
+
+
+setattr(_Place, "__getattr__", _place_attribute)  # noqa: B010
+
+
+class _Slots(list[Any]):
+    """The layers of a cache, which a place chooses from."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        super().__init__(layers)
+        self.chosen: set[str] = set()
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is _Place:
+            self.chosen.add(index.path)
+            index = index.value
+        return super().__getitem__(index)
+
+
+# ---- what was traced ----
+
+
+@dataclass
+class _Trace:
+    """What a call of a layer put into the graph.
+
+    Attributes:
+        call: which was traced.
+        proved: whether all of it follows from what calls compare.
+        nodes: in order.
+        roles: of the nodes before it that it read.
+        changed: the nodes that stand for weights, arguments and tensors of the cache afterwards.
+        slots: what the cache's layers that it chose were, by place.
+        result: with a role or a node for each tensor.
+    """
+
+    call: _Call
+    proved: bool = False
+    nodes: list[fx.Node] = field(default_factory=list)
+    roles: dict[fx.Node, Role] = field(default_factory=dict)
+    changed: dict[Role, fx.Node] = field(default_factory=dict)
+    slots: dict[str, Key] = field(default_factory=dict)
+    result: Any = None
+    _before: dict[Role, tuple[Tensor, fx.Node | None]] = field(default_factory=dict)
+
+    def run(self, forward: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Runs a layer and notes what it did."""
+        call, graph = self.call, self.call.tracer.graph
+        before, seen = call.state(), self._seen()
+        last = next(iter(reversed(graph.nodes)))
+        places, slots = self._stand_in(), None
+        layers = None if call.cache is None else call.cache.layers
+        if layers is not None:
+            slots = call.cache.layers = _Slots(layers)
+        try:
+            result = forward(module, *args, **kwargs)
+        finally:
+            if layers is not None:
+                call.cache.layers = layers
+            for owner, name, place in places:
+                vars(owner)[name] = place.value
+        chosen = set() if slots is None else slots.chosen
+        used = any(vars(place)["used"] for _, _, place in places)
+        if used or not _unchanged(before, call.state()):
+            return result
+        if slots is not None and list.__ne__(slots, layers):
+            return result
+        try:
+            self._note(last, seen, chosen, result)
+        except _Unproved:
+            return result
+        self.proved = True
+        return result
+
+    def _stand_in(self) -> list[tuple[nn.Module, str, _Place]]:
+        made = []
+        for path, value in self.call.layer.places.items():
+            prefix, _, name = path.rpartition(".")
+            owner = self.call.layer.module.get_submodule(prefix)
+            place = _Place(path, value)
+            vars(owner)[name] = place
+            made.append((owner, name, place))
+        return made
+
+    def _seen(self) -> dict[str, tuple[Key, dict[Role, Tensor]]]:
+        """Returns what the cache's layers are that the call may choose, by place."""
+        found = {}
+        for place, number in self.call.layer.places.items():
+            if self.call.cache is not None and number < len(self.call.cache.layers):
+                with suppress(_Unproved):
+                    found[place] = self.call.slot(place)
+        for _, tensors in (("", self.call.tensors), *found.values()):
+            for role, tensor in tensors.items():
+                self._before[role] = tensor, self.call.node(tensor)
+        return found
+
+    def _note(self, last: fx.Node, seen: Any, chosen: set[str], result: Any) -> None:
+        call = self.call
+        if chosen - set(seen):
+            raise _Unproved
+        self.slots = {place: seen[place][0] for place in sorted(chosen)}
+        given = {r: x for r, x in self._before.items() if r[0] != "cache" or r[1] in chosen}
+        node = last.next
+        while node.op != "root":
+            if node.op != "call_function":
+                raise _Unproved
+            self.nodes.append(node)
+            node = node.next
+        own = set(self.nodes)
+        known = {at: role for role, (_, at) in reversed(given.items()) if at is not None}
+        for one in self.nodes:
+            for operand in one.all_input_nodes:
+                if operand not in own:
+                    if operand not in known:
+                        raise _Unproved
+                    self.roles[operand] = known[operand]
+        for role, (tensor, at) in self._before.items():
+            after = call.node(tensor)
+            if after is not at:
+                if after not in own or role not in given:
+                    raise _Unproved
+                self.changed[role] = after
+        memory = {x.untyped_storage()._cdata for x, _ in given.values()}
+        self.result = self._noted(result, own, known, memory)
+
+    def _noted(self, value: Any, own: Any, known: Any, memory: set[int]) -> Any:
+        """Returns a result with what stands for each tensor."""
+        if isinstance(value, Tensor):
+            node = self.call.node(value)
+            if node in own:
+                self.call.kind(value)
+                if value.untyped_storage()._cdata in memory:
+                    raise _Unproved
+                memory.add(value.untyped_storage()._cdata)
+                return _Made(node, value)
+            if node not in known:
+                raise _Unproved
+            return _Given(known[node])
+        if type(value) is tuple:
+            return tuple(self._noted(x, own, known, memory) for x in value)
+        if value is None:
+            return None
+        raise _Unproved
+
+    def again(self, call: _Call) -> Any:
+        """Puts the nodes in for another call; returns its result.
+
+        Raises:
+            _Unproved: its place in the cache is of another kind.
+        """
+        tensors = dict(call.tensors)
+        for place, kind in self.slots.items():
+            found, more = call.slot(place)
+            if found != kind:
+                raise _Unproved
+            tensors |= more
+        now = {node: call.node(tensors[role]) for node, role in self.roles.items()}
+        if None in now.values() or len(set(now.values())) != len(now):
+            raise _Unproved
+        graph, renamed = call.tracer.graph, self._renamed(call)
+        for node in self.nodes:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), now.__getitem__)
+            name = node.name.rstrip("0123456789").rstrip("_")
+            copy = graph.create_node(node.op, node.target, args, kwargs, name=name)
+            copy.meta = {**node.meta, ALIASES: aliases(node)}
+            if "nn_module_stack" in node.meta:
+                copy.meta["nn_module_stack"] = renamed(node.meta["nn_module_stack"])
+            now[node] = copy
+        for role, node in self.changed.items():
+            proxy = proxy_tensor._ProxyTensor(fx.Proxy(now[node], call.tracer), None)
+            proxy_tensor.set_proxy_slot(tensors[role], call.tracer, proxy)
+        return self._made(self.result, call, now, tensors)
+
+    def _made(self, value: Any, call: _Call, now: Any, tensors: Mapping[Role, Tensor]) -> Any:
+        if type(value) is tuple:
+            return tuple(self._made(x, call, now, tensors) for x in value)
+        if isinstance(value, _Given):
+            return tensors[value.role]
+        if value is None:
+            return None
+        like, node = value.tensor, now[value.node]
+        with proxy_tensor.disable_proxy_modes_tracing(), like.fake_mode:
+            fresh = torch.empty_strided(
+                like.shape, like.stride(), dtype=like.dtype, device=like.device
+            )
+            node.meta["val"] = proxy_tensor.extract_val(fresh)
+        proxy = fx.Proxy(node, call.tracer)
+        proxy_tensor.track_tensor_tree(fresh, proxy, constant=None, tracer=call.tracer)
+        return fresh
+
+    def _renamed(self, call: _Call) -> Callable[[Any], Any]:
+        """Returns what writes a stack of modules of this call as another's."""
+        pairs = tuple(zip(self.call.path, call.path, strict=True))
+        done: dict[int, Any] = {}
+
+        def moved(text: str) -> str:
+            for old, new in pairs:
+                if text == old or text.startswith((f"{old}.", f"{old}@")):
+                    return new + text[len(old) :]
+            return text
+
+        def renamed(stack: Any) -> Any:
+            if id(stack) not in done:
+                done[id(stack)] = {
+                    moved(key): (moved(path), kind) for key, (path, kind) in stack.items()
+                }
+            return done[id(stack)]
+
+        return renamed
+
+
+@dataclass(frozen=True)
+class _Made:
+    node: fx.Node
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class _Given:
+    role: Role
+
+
+def aliases(node: fx.Node) -> tuple[int, ...]:
+    """Returns the numbers of a call's operands whose memory its result may lie in."""
+    if ALIASES in node.meta:
+        found: tuple[int, ...] = node.meta[ALIASES]
+        return found
+    results = _memory(node)
+    return tuple(i for i, x in enumerate(node.all_input_nodes) if _memory(x) & results)
+
+
+def _memory(node: fx.Node) -> set[int]:
+    values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return {x.untyped_storage()._cdata for x in values if isinstance(x, Tensor)}
