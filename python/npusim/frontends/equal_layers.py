@@ -212,6 +212,8 @@ def _plain(value: Any) -> Key:
         return type(value), repr(value)
     if isinstance(value, (torch.dtype, torch.device)):
         return value
+    if type(value) is functools.partial:
+        return type(value), _plain(value.func), _plain(value.args), _plain(value.keywords)
     return "object", id(value), _Held(value)
 
 
