@@ -1,13 +1,13 @@
 """Equal layers of a model, traced once.
 
 A decoder runs tens of layers that differ in nothing but their weights and their place in a cache.
-The first call of each kind is traced. Where a later call would be traced to the same, what the first
-one put into the graph is put in again, over the later one's weights, arguments and place.
+The first call of each kind is traced. Where a later call would be traced to the same, what the
+first one put into the graph is put in again, over the later one's weights, arguments and place.
 
 Owns that proof; what it does not cover is traced as ever:
 
-* Both layers are of one class, at every depth: with equal attributes, tensors of equal types, and no
-  hooks or forward of their own. Numbers that count the layers of a list are the exception: the
+* Both layers are of one class, at every depth: with equal attributes, tensors of equal types, and
+  no hooks or forward of their own. Numbers that count the layers of a list are the exception: the
   traced layer sees a stand-in for such a number (`_Place`), which notes every use of its value but
   one, to choose a layer of a cache.
 * The arguments are equal, tensors by type and by which of them are the same or share memory.
@@ -135,9 +135,7 @@ def _equal(modules: list[nn.Module]) -> list[_Layer]:
         return []
     numbers = [dict(_numbers(module)) for module in modules]
     places = {
-        path
-        for path in numbers[0]
-        if all(found.get(path) == i for i, found in enumerate(numbers))
+        path for path in numbers[0] if all(found.get(path) == i for i, found in enumerate(numbers))
     }
     layers = []
     for module, found in zip(modules, numbers, strict=True):
@@ -251,7 +249,7 @@ class _Call:
         self.layer, self.tracer = layer, tracer
         self.cache: Any = None
         self.tensors: dict[Role, Tensor] = {}
-        self._count = 0
+        self._containers: list[Any] = []
         shown = self._argument(arguments)
         given = list(self.tensors.values())
         same = tuple([id(x) for x in given].index(id(x)) for x in given)
@@ -271,8 +269,10 @@ class _Call:
             self.tensors["argument", len(self.tensors)] = value
             return self.kind(value)
         if type(value) in (tuple, list):
+            self._containers.append(value)
             return type(value), tuple(map(self._argument, value))
         if type(value) is dict:
+            self._containers.append(value)
             return dict, tuple((_plain(k), self._argument(v)) for k, v in value.items())
         if value is None or type(value) in (bool, int, float, str):
             return _plain(value)
@@ -322,13 +322,14 @@ class _Call:
         held = [value for thing in things for value in vars(thing).values()]
         things += [x for x in held if hasattr(x, "to_dict") and hasattr(x, "__dict__")]
         kept = [(thing, tuple(vars(thing).items())) for thing in things]
+        kept += [(thing, (("", thing),)) for thing in self._containers]
         return [
-            (id(thing), [(name, id(value), _size(value)) for name, value in items], items)
+            (id(thing), [(name, id(value), _items(value)) for name, value in items], items)
             for thing, items in kept
         ]
 
 
-def _size(value: Any) -> Any:
+def _items(value: Any) -> Any:
     """Returns what shows that a container was changed."""
     if isinstance(value, dict):
         return [(k, id(v)) for k, v in value.items()]
