@@ -59,13 +59,9 @@ def test_decoders(name: str, counted: Counted) -> None:
     """Of two kinds of layers in turns, and of a window from some layer on, too."""
     torch.manual_seed(0)
     config = CONFIGURATIONS[name]()
-    more: dict[str, Any] = {"num_hidden_layers": LAYERS}
-    if name == "gemma2":
-        more["layer_types"] = ["sliding_attention", "full_attention"] * (LAYERS // 2)
-    if name == "qwen2-sliding":
-        more["max_window_layers"] = 3
-        more["layer_types"] = ["full_attention"] * 3 + ["sliding_attention"] * 3
-    config = type(config)(**{**config.to_dict(), **more})
+    given = {k: v for k, v in config.to_dict().items() if k != "layer_types"}
+    given |= {"num_hidden_layers": LAYERS, "max_window_layers": LAYERS // 2}
+    config = type(config)(**given)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
 
     def extract() -> Any:

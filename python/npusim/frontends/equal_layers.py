@@ -493,12 +493,14 @@ class _Trace:
                     if operand not in known:
                         raise _Unproved
                     self.roles[operand] = known[operand]
+        chosen_from = {id(tensor) for tensor, _ in given.values()}
         for role, (tensor, at) in self._before.items():
             after = call.node(tensor)
-            if after is not at:
-                if after not in own or role not in given:
-                    raise _Unproved
-                self.changed[role] = after
+            if after is at or (role not in given and id(tensor) in chosen_from):
+                continue  # not changed, or the same layer of the cache by another place
+            if after is None or after not in own or role not in given:
+                raise _Unproved
+            self.changed[role] = after
         memory = {x.untyped_storage()._cdata for x, _ in given.values()}
         self.result = self._noted(result, own, known, memory)
 
