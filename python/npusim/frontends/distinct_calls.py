@@ -72,6 +72,7 @@ class _Call:
         spec: how the leaves become args and kwargs.
         tensors: a tensor without data for each hole's number.
         value: a result without data, or a list of them.
+        in_place: whether the call changed a tensor, and so had that one's type.
     """
 
     target: OpOverload
@@ -79,6 +80,7 @@ class _Call:
     spec: pytree.TreeSpec
     tensors: tuple[Tensor, ...]
     value: Any
+    in_place: bool
 
     def on(self, tensors: Iterable[Any]) -> Any:
         """Calls the operator on tensors, one for each number."""
@@ -154,8 +156,10 @@ class _Calls:
         tensors = tuple(x.meta["val"] for x in operands)
         kinds = tuple(map(_kind, tensors))
         # 1, 1.0 and True are equal, as 0.0 and -0.0 are: how they print tells them apart.
-        key = (target, tuple(f"{type(x).__name__} {x!r}" for x in shown), str(spec), kinds)
-        self.distinct.setdefault(key, _Call(target, shown, spec, tensors, node.meta["val"]))
+        arguments = tuple(f"{type(x).__name__} {x!r}" for x in shown)
+        value, in_place = node.meta["val"], bool(changed)
+        key = (target, arguments, str(spec), kinds, _types(value), in_place)
+        self.distinct.setdefault(key, _Call(target, shown, spec, tensors, value, in_place))
         self.key[node], self.operands[node] = key, operands
         self.count += 1
 
@@ -285,7 +289,9 @@ class _Together(nn.Module):
 
 def _forms(calls: list[_Call], table: Mapping[OpOverload, Any]) -> list[_Form]:
     """Returns the form of each call; those that stay as they are need no decomposition."""
-    own = [_itself(call) if _stays(call.target, table) else None for call in calls]
+    own = [
+        None if call.in_place or not _stays(call.target, table) else _itself(call) for call in calls
+    ]
     others = [call for call, form in zip(calls, own, strict=True) if form is None]
     found = iter(_decomposed_forms(others, table) if others else ())
     return [next(found) if form is None else form for form in own]
