@@ -8,7 +8,7 @@ Owns that proof; what it does not cover is traced as ever:
 
 * Both layers are of one class, at every depth: with equal attributes, tensors of equal types, and
   no hooks or forward of their own. Numbers that count the layers of a list are the exception: the
-  traced layer sees a stand-in for such a number (`_Place`), which notes every use of its value but
+  traced layer sees a stand-in for such a number (`Place`), which notes every use of its value but
   one, to choose a layer of a cache.
 * The arguments are equal, tensors by type and by which of them are the same or share memory.
 * All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
@@ -19,7 +19,6 @@ Owns that proof; what it does not cover is traced as ever:
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,15 +29,12 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
-_FEWEST = 3  # equal layers, from which on this is worth it
+from npusim.frontends.layer_kinds import Held, Key, Layer, Unproved, equal_layers, plain
+from npusim.frontends.layer_places import Place, Slots
+
 ALIASES = "npusim_aliases"  # in a node's meta: the operands that its result may be another name of
 
-Key = Any  # what is compared: nested tuples
 Role = tuple[Any, ...]  # what a tensor is to a layer
-
-
-class _Unproved(Exception):
-    """A call cannot be shown to be traced as another one would be."""
 
 
 @contextmanager
@@ -62,34 +58,16 @@ def traced_once(model: nn.Module) -> Iterator[None]:
                 owner.forward = forward
 
 
-# ---- which layers are equal ----
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """A layer of a list.
-
-    Attributes:
-        module: itself.
-        key: equal for equal layers.
-        places: by the paths of attributes that count layers, their values.
-    """
-
-    module: nn.Module
-    key: Key
-    places: Mapping[str, int]
-
-
 class _Layers:
     """The layers of a model that have equals, and what was traced of them."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.known: dict[int, _Layer] = {}  # by the identity of their attributes
+        self.known: dict[int, Layer] = {}  # by the identity of their attributes
         self._traces: dict[Key, list[_Trace]] = {}
         self._within = False
         for container in model.modules():
             if isinstance(container, (nn.ModuleList, nn.Sequential)):
-                for layer in _equal(list(container)):
+                for layer in equal_layers(list(container)):
                     self.known[id(layer.module.__dict__)] = layer
 
     def watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,122 +88,23 @@ class _Layers:
         return run
 
     def _call(
-        self, layer: _Layer, tracer: Any, forward: Any, module: nn.Module, args: Any, kwargs: Any
+        self, layer: Layer, tracer: Any, forward: Any, module: nn.Module, args: Any, kwargs: Any
     ) -> Any:
         try:
             call = _Call(layer, tracer, (args, kwargs))
-        except _Unproved:
+        except Unproved:
             return forward(module, *args, **kwargs)
         traces = self._traces.setdefault(call.key, [])
         for trace in traces:
             try:
                 return trace.again(call)
-            except _Unproved:
+            except Unproved:
                 continue
         trace = _Trace(call)
         result = trace.run(forward, module, args, kwargs)
         if trace.proved:
             traces.append(trace)
         return result
-
-
-def _equal(modules: list[nn.Module]) -> list[_Layer]:
-    """Returns those of a list that have enough equals in it."""
-    if len(modules) < _FEWEST:
-        return []
-    numbers = [dict(_numbers(module)) for module in modules]
-    places = {
-        path for path in numbers[0] if all(found.get(path) == i for i, found in enumerate(numbers))
-    }
-    layers = []
-    for module, found in zip(modules, numbers, strict=True):
-        try:
-            key = _described(module, places, "", {})
-        except _Unproved:
-            continue
-        layers.append(_Layer(module, key, {path: found[path] for path in places}))
-    keys = [layer.key for layer in layers]
-    return [layer for layer in layers if keys.count(layer.key) >= _FEWEST]
-
-
-def _numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Yields the attributes of a module and those in it that are integers, by path."""
-    for prefix, part in module.named_modules():
-        for name, value in vars(part).items():
-            if type(value) is int:
-                yield f"{prefix}.{name}", value
-
-
-def _described(module: nn.Module, places: set[str], prefix: str, seen: dict[int, int]) -> Key:
-    """Returns what a layer is but for its weights' values and its place.
-
-    Raises:
-        _Unproved: it does what is not seen from its attributes, hooks for one.
-    """
-    if "forward" in vars(module) or id(module) in seen:
-        raise _Unproved
-    seen[id(module)] = len(seen)
-    found: list[Any] = [type(module)]
-    for name, value in vars(module).items():
-        if name in ("_parameters", "_buffers"):
-            tensors = ((key, _stored(tensor, seen)) for key, tensor in value.items())
-            found.append((name, tuple(tensors)))
-        elif name == "_modules":
-            for key, part in value.items():
-                path = f"{prefix}.{key}" if prefix else key
-                inside = None if part is None else _described(part, places, path, seen)
-                found.append((key, inside))
-        elif "hook" in name:
-            if value:
-                raise _Unproved
-        elif f"{prefix}.{name}" in places:
-            found.append((name, "place"))
-        else:
-            found.append((name, _plain(value)))
-    return tuple(found)
-
-
-def _stored(tensor: Tensor | None, seen: dict[int, int]) -> Key:
-    if tensor is None:
-        return None
-    number = seen.setdefault(id(tensor), len(seen))
-    kind = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
-    return type(tensor), kind, number
-
-
-def _plain(value: Any) -> Key:
-    """Returns what is equal for values that forward cannot tell apart.
-
-    Objects that are not taken apart are equal to themselves alone.
-    """
-    if isinstance(value, (Tensor, nn.Module)):
-        raise _Unproved
-    if type(value) in (tuple, list):
-        return type(value), tuple(map(_plain, value))
-    if type(value) in (dict, OrderedDict):
-        return type(value), tuple((_plain(k), _plain(v)) for k, v in value.items())
-    if type(value) in (set, frozenset):
-        return type(value), frozenset(map(_plain, value))
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
-        return type(value), repr(value)
-    if isinstance(value, (torch.dtype, torch.device)):
-        return value
-    if type(value) is functools.partial:
-        return type(value), _plain(value.func), _plain(value.args), _plain(value.keywords)
-    return "object", id(value), _Held(value)
-
-
-class _Held:
-    """Keeps an object, so that its identity is no other one's; equal to all of its kind."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
 
 
 # ---- a call ----
@@ -242,10 +121,10 @@ class _Call:
         path: of the layer in the stack of modules: its key there, and its path.
 
     Raises:
-        _Unproved: an argument is none of those that are compared.
+        Unproved: an argument is none of those that are compared.
     """
 
-    def __init__(self, layer: _Layer, tracer: Any, arguments: Any) -> None:
+    def __init__(self, layer: Layer, tracer: Any, arguments: Any) -> None:
         self.layer, self.tracer = layer, tracer
         self.cache: Any = None
         self.tensors: dict[Role, Tensor] = {}
@@ -261,7 +140,7 @@ class _Call:
                     self.tensors["weight", prefix, name] = tensor
         stack = tracer.module_stack
         if not stack:
-            raise _Unproved
+            raise Unproved
         self.path = next(reversed(stack.items()))[0], next(reversed(stack.values()))[0]
 
     def _argument(self, value: Any) -> Key:
@@ -273,17 +152,17 @@ class _Call:
             return type(value), tuple(map(self._argument, value))
         if type(value) is dict:
             self._containers.append(value)
-            return dict, tuple((_plain(k), self._argument(v)) for k, v in value.items())
+            return dict, tuple((plain(k), self._argument(v)) for k, v in value.items())
         if value is None or type(value) in (bool, int, float, str):
-            return _plain(value)
+            return plain(value)
         if isinstance(value, (torch.dtype, torch.device)):
             return value
         if self.cache is not None and value is not self.cache:
-            raise _Unproved
+            raise Unproved
         if not type(value).__module__.endswith(".cache_utils") or type(value).__name__ != "Cache":
-            raise _Unproved
+            raise Unproved
         self.cache = value
-        return "cache", id(value), _Held(value), _plain(dict(vars(value), layers=None))
+        return "cache", id(value), Held(value), plain(dict(vars(value), layers=None))
 
     def node(self, tensor: Tensor) -> fx.Node | None:
         """Returns the node that stands for a tensor in the trace."""
@@ -294,13 +173,13 @@ class _Call:
         """Returns what a trace may ask of a tensor.
 
         Raises:
-            _Unproved: it has data, or a size that is a symbol.
+            Unproved: it has data, or a size that is a symbol.
         """
         if not isinstance(x, FakeTensor) or self.node(x) is None or x.layout != torch.strided:
-            raise _Unproved
+            raise Unproved
         sizes = (*x.shape, *x.stride(), x.storage_offset())
         if not all(type(n) is int for n in sizes):
-            raise _Unproved
+            raise Unproved
         bits = x.requires_grad, x.is_conj(), x.is_neg(), isinstance(x, nn.Parameter)
         return type(x), tuple(x.shape), sizes, x.dtype, x.device, bits
 
@@ -309,8 +188,7 @@ class _Call:
         layer = self.cache.layers[self.layer.places[place]]
         tensors = {("cache", place, k): v for k, v in vars(layer).items() if isinstance(v, Tensor)}
         kinds = tuple(
-            (k, self.kind(v) if isinstance(v, Tensor) else _plain(v))
-            for k, v in vars(layer).items()
+            (k, self.kind(v) if isinstance(v, Tensor) else plain(v)) for k, v in vars(layer).items()
         )
         return (type(layer), kinds), tensors
 
@@ -340,60 +218,6 @@ def _items(value: Any) -> Any:
 
 def _unchanged(before: Any, after: Any) -> bool:
     return [one[:2] for one in before] == [one[:2] for one in after]
-
-
-# ---- stand-ins for the number of a layer ----
-
-
-class _Place:
-    """Stands for an integer that counts layers, and notes what it is used for."""
-
-    def __init__(self, path: str, value: int) -> None:
-        self.path, self.value, self.used = path, value, False
-
-    @property
-    def __class__(self) -> Any:  # what isinstance asks
-        return int
-
-
-def _noting(name: str) -> Any:
-    def use(self: Any, *others: Any) -> Any:
-        vars(self)["used"] = True
-        given = [x.value if type(x) is _Place else x for x in others]
-        return getattr(vars(self)["value"], name)(*given)
-
-    return use
-
-
-for _name in dir(int):
-    if _name not in dir(object) and _name.startswith("__"):
-        setattr(_Place, _name, _noting(_name))
-for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__"):
-    setattr(_Place, _name, _noting(_name))
-for _name in ("__str__", "__format__"):
-    setattr(_Place, _name, _noting(_name))
-
-
-def _place_attribute(self: Any, name: str) -> Any:
-    vars(self)["used"] = True
-    return getattr(vars(self)["value"], name)
-
-
-setattr(_Place, "__getattr__", _place_attribute)  # noqa: B010
-
-
-class _Slots(list[Any]):
-    """The layers of a cache, which a place chooses from."""
-
-    def __init__(self, layers: list[Any]) -> None:
-        super().__init__(layers)
-        self.chosen: set[str] = set()
-
-    def __getitem__(self, index: Any) -> Any:
-        if type(index) is _Place:
-            self.chosen.add(index.path)
-            index = index.value
-        return super().__getitem__(index)
 
 
 # ---- what was traced ----
@@ -430,7 +254,7 @@ class _Trace:
         places, slots = self._stand_in(), None
         layers = None if call.cache is None else call.cache.layers
         if layers is not None:
-            slots = call.cache.layers = _Slots(layers)
+            slots = call.cache.layers = Slots(layers)
         try:
             result = forward(module, *args, **kwargs)
         finally:
@@ -446,17 +270,17 @@ class _Trace:
             return result
         try:
             self._note(last, seen, chosen, result)
-        except _Unproved:
+        except Unproved:
             return result
         self.proved = True
         return result
 
-    def _stand_in(self) -> list[tuple[nn.Module, str, _Place]]:
+    def _stand_in(self) -> list[tuple[nn.Module, str, Place]]:
         made = []
         for path, value in self.call.layer.places.items():
             prefix, _, name = path.rpartition(".")
             owner = self.call.layer.module.get_submodule(prefix)
-            place = _Place(path, value)
+            place = Place(path, value)
             vars(owner)[name] = place
             made.append((owner, name, place))
         return made
@@ -466,7 +290,7 @@ class _Trace:
         found = {}
         for place, number in self.call.layer.places.items():
             if self.call.cache is not None and number < len(self.call.cache.layers):
-                with suppress(_Unproved):
+                with suppress(Unproved):
                     found[place] = self.call.slot(place)
         for _, tensors in (("", self.call.tensors), *found.values()):
             for role, tensor in tensors.items():
@@ -476,13 +300,13 @@ class _Trace:
     def _note(self, last: fx.Node, seen: Any, chosen: set[str], result: Any) -> None:
         call = self.call
         if chosen - set(seen):
-            raise _Unproved
+            raise Unproved
         self.slots = {place: seen[place][0] for place in sorted(chosen)}
         given = {r: x for r, x in self._before.items() if r[0] != "cache" or r[1] in chosen}
         node = last.next
         while node.op != "root":
             if node.op != "call_function":
-                raise _Unproved
+                raise Unproved
             self.nodes.append(node)
             node = node.next
         own = set(self.nodes)
@@ -491,7 +315,7 @@ class _Trace:
             for operand in one.all_input_nodes:
                 if operand not in own:
                     if operand not in known:
-                        raise _Unproved
+                        raise Unproved
                     self.roles[operand] = known[operand]
         chosen_from = {id(tensor) for tensor, _ in given.values()}
         for role, (tensor, at) in self._before.items():
@@ -499,7 +323,7 @@ class _Trace:
             if after is at or (role not in given and id(tensor) in chosen_from):
                 continue  # not changed, or the same layer of the cache by another place
             if after is None or after not in own or role not in given:
-                raise _Unproved
+                raise Unproved
             self.changed[role] = after
         memory = {x.untyped_storage()._cdata for x, _ in given.values()}
         self.result = self._noted(result, own, known, memory)
@@ -511,33 +335,33 @@ class _Trace:
             if node in own:
                 self.call.kind(value)
                 if value.untyped_storage()._cdata in memory:
-                    raise _Unproved
+                    raise Unproved
                 memory.add(value.untyped_storage()._cdata)
                 return _Made(node, value)
             if node not in known:
-                raise _Unproved
+                raise Unproved
             return _Given(known[node])
         if type(value) is tuple:
             return tuple(self._noted(x, own, known, memory) for x in value)
         if value is None:
             return None
-        raise _Unproved
+        raise Unproved
 
     def again(self, call: _Call) -> Any:
         """Puts the nodes in for another call; returns its result.
 
         Raises:
-            _Unproved: its place in the cache is of another kind.
+            Unproved: its place in the cache is of another kind.
         """
         tensors = dict(call.tensors)
         for place, kind in self.slots.items():
             found, more = call.slot(place)
             if found != kind:
-                raise _Unproved
+                raise Unproved
             tensors |= more
         now = {node: call.node(tensors[role]) for node, role in self.roles.items()}
         if None in now.values() or len(set(now.values())) != len(now):
-            raise _Unproved
+            raise Unproved
         graph, renamed = call.tracer.graph, self._renamed(call)
         for node in self.nodes:
             args, kwargs = fx.map_arg((node.args, node.kwargs), now.__getitem__)
