@@ -94,6 +94,8 @@ class Block(nn.Module):
             return x + kept[self.number] * self.linear(x)
         if self.kind == "sum":
             return x + (self.number + 1) * self.linear(x)
+        if self.kind == "operand":
+            return x + self.linear(x) * self.number
         if self.kind == "text":
             return x + len(f"{self.number:>{self.number + 1}}") * x
         if self.kind == "left behind":
@@ -150,20 +152,13 @@ def test_other_arguments_are_another_call(counted: Counted) -> None:
     assert (counted.traced, counted.again) == (2, LAYERS - 2)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "number",
-        "comparison",
-        "index",
-        "sum",
-        "text",
-        "left behind",
-        "collected",
-        "replaced",
-        "alias",
-    ],
+UNSEEN = (
+    *("number", "comparison", "index", "sum", "operand", "text"),
+    *("left behind", "collected", "replaced", "alias"),
 )
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
 def test_what_is_not_seen_is_traced_each(kind: str, counted: Counted) -> None:
     _checked(kind)
     assert counted.again == 0

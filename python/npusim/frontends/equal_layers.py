@@ -19,6 +19,7 @@ Owns that proof; what it does not cover is traced as ever:
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,17 @@ from npusim.frontends.layer_places import Place, Slots
 ALIASES = "npusim_aliases"  # in a node's meta: the operands that its result may be another name of
 
 Role = tuple[Any, ...]  # what a tensor is to a layer
+
+_FAILED: weakref.WeakSet[Exception] = weakref.WeakSet()  # in layers that saw a stand-in
+
+
+def saw_a_stand_in(error: BaseException | None) -> bool:
+    """Tells whether an error of a trace may be due to what stands for the number of a layer."""
+    while error is not None:
+        if error in _FAILED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -257,6 +269,10 @@ class _Trace:
             slots = call.cache.layers = Slots(layers)
         try:
             result = forward(module, *args, **kwargs)
+        except Exception as error:
+            if places:
+                _FAILED.add(error)
+            raise
         finally:
             if layers is not None:
                 call.cache.layers = layers
