@@ -19,7 +19,6 @@ Owns that proof; what it does not cover is traced as ever:
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,13 +36,13 @@ ALIASES = "npusim_aliases"  # in a node's meta: the operands that its result may
 
 Role = tuple[Any, ...]  # what a tensor is to a layer
 
-_FAILED: weakref.WeakSet[Exception] = weakref.WeakSet()  # in layers that saw a stand-in
+_STOOD_IN = "npusim_stood_in"  # an attribute of errors in layers that saw a stand-in
 
 
 def saw_a_stand_in(error: BaseException | None) -> bool:
     """Tells whether an error of a trace may be due to what stands for the number of a layer."""
     while error is not None:
-        if error in _FAILED:
+        if _STOOD_IN in vars(error):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -271,7 +270,7 @@ class _Trace:
             result = forward(module, *args, **kwargs)
         except Exception as error:
             if places:
-                _FAILED.add(error)
+                vars(error)[_STOOD_IN] = True
             raise
         finally:
             if layers is not None:
