@@ -10,14 +10,21 @@ import torch
 from torch import nn
 
 import npusim
-from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda import nvrtc, recurrent
 from tests.codegen import host
 from tests.codegen.cases import TARGET, examples
 from tests.codegen.test_kernels import _bytes, _check, check_spilling
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_steps_are_what_pytorch_computes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", ["a row a block", "rows"])
+def test_steps_are_what_pytorch_computes(
+    rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a block multiplies a row, and where it multiplies as many as it may."""
+    if rows == "rows":
+        measured = replace(recurrent.GPU.recurrent, blocks=1)
+        monkeypatch.setattr(recurrent, "GPU", replace(recurrent.GPU, recurrent=measured))
     chosen = list(examples("npu.recurrent_step"))
     keys = host.keys_of(e.program for e in chosen)
     assert "recurrent_step" in {stem for stem, _ in keys}
@@ -47,6 +54,22 @@ def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
     chosen = (e for e in examples("npu.recurrent_step") if e.dtype in ("float32", "float16"))
     keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "recurrent_step"]
     check_spilling(keys, "sm_90a", compiler)
+
+
+@pytest.mark.parametrize(
+    ("m", "units", "k", "grid"),
+    [
+        (1, 128, 128, (32, 1, 1)),
+        (8, 128, 128, (32, 8, 1)),  # a row a block fills more processors
+        (8, 256, 256, (128, 8, 1)),
+        (8, 512, 512, (256, 4, 1)),  # and reads the weights for each of them
+        (64, 512, 512, (256, 16, 1)),  # of the most rows
+        (3, 8192, 512, (4096, 1, 1)),
+    ],
+)
+def test_rows_of_a_block(m: int, units: int, k: int, grid: tuple[int, int, int]) -> None:
+    p = {"m": m, "units": units, "k": k, "cell": 2, "has_bias": 0, "has_addend": 1}
+    assert recurrent.recurrent_step(p).launches[0].grid == grid
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -14,6 +14,11 @@ Owns that proof; what it does not cover is traced as ever:
 * All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
   layer; and all that it left is what it returned, in memory of its own, and what it wrote into
   tensors: layer, arguments and cache have the attributes they had.
+
+What a layer does besides is not seen: it may ask for the type of its number, or change an object
+of its module. So the second call of each trace is traced as ever, with its number, and compared
+node by node; where it differs, the model is traced again, each layer. Layers that first differ
+after that, by such means, are beyond this.
 """
 
 from __future__ import annotations
@@ -39,10 +44,16 @@ Role = tuple[Any, ...]  # what a tensor is to a layer
 _STOOD_IN = "npusim_stood_in"  # an attribute of errors in layers that saw a stand-in
 
 
+class Differs(Exception):
+    """A layer is not traced to what its equal was; all that was put in is in doubt."""
+
+    npusim_stood_in = True
+
+
 def saw_a_stand_in(error: BaseException | None) -> bool:
     """Tells whether an error of a trace may be due to what stands for the number of a layer."""
     while error is not None:
-        if _STOOD_IN in vars(error):
+        if hasattr(error, _STOOD_IN):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -108,9 +119,13 @@ class _Layers:
         traces = self._traces.setdefault(call.key, [])
         for trace in traces:
             try:
-                return trace.again(call)
+                tensors, now = trace.operands(call)
             except Unproved:
                 continue
+            if trace.checked:
+                return trace.again(call, tensors, now)
+            run = functools.partial(forward, module, *args, **kwargs)
+            return trace.check(call, tensors, now, run)
         trace = _Trace(call)
         result = trace.run(forward, module, args, kwargs)
         if trace.proved:
@@ -241,6 +256,7 @@ class _Trace:
     Attributes:
         call: which was traced.
         proved: whether all of it follows from what calls compare.
+        checked: whether another call was traced to the same.
         nodes: in order.
         roles: of the nodes before it that it read.
         changed: the nodes that stand for weights, arguments and tensors of the cache afterwards.
@@ -250,6 +266,7 @@ class _Trace:
 
     call: _Call
     proved: bool = False
+    checked: bool = False
     nodes: list[fx.Node] = field(default_factory=list)
     roles: dict[fx.Node, Role] = field(default_factory=dict)
     changed: dict[Role, fx.Node] = field(default_factory=dict)
@@ -362,8 +379,8 @@ class _Trace:
             return None
         raise Unproved
 
-    def again(self, call: _Call) -> Any:
-        """Puts the nodes in for another call; returns its result.
+    def operands(self, call: _Call) -> tuple[dict[Role, Tensor], dict[fx.Node, fx.Node]]:
+        """Returns the tensors of another call, and its nodes for those that this one read.
 
         Raises:
             Unproved: its place in the cache is of another kind.
@@ -377,6 +394,56 @@ class _Trace:
         now = {node: call.node(tensors[role]) for node, role in self.roles.items()}
         if None in now.values() or len(set(now.values())) != len(now):
             raise Unproved
+        return tensors, {old: new for old, new in now.items() if new is not None}
+
+    def check(
+        self, call: _Call, tensors: dict[Role, Tensor], now: dict[fx.Node, fx.Node], run: Any
+    ) -> Any:
+        """Runs another call as it is, and compares what it did; returns its result.
+
+        Raises:
+            Differs: it put other nodes into the graph, wrote or returned other tensors.
+        """
+        graph, before = call.tracer.graph, call.state()
+        last = next(iter(reversed(graph.nodes)))
+        wanted = {role: call.node(tensor) for role, tensor in tensors.items()}
+        result = run()
+        node, same = last, True
+        for one in self.nodes:
+            node = node.next
+            same = same and node.op != "root" and _same(one, node, now)
+            now[one] = node
+        wanted |= {role: now[one] for role, one in self.changed.items()}
+        left = {role: call.node(tensor) for role, tensor in tensors.items()}
+        same = same and node.next.op == "root" and left == wanted
+        if not (same and self._like(self.result, result, call, now, tensors)):
+            raise Differs(f"{call.path[1]} is not traced to what {self.call.path[1]} was.")
+        if not _unchanged(before, call.state()):
+            raise Differs(f"{call.path[1]} changes itself or what it is given.")
+        self.checked = True
+        return result
+
+    def _like(self, value: Any, found: Any, call: _Call, now: Any, tensors: Any) -> bool:
+        """Tells whether a result is what the one noted here is for another call."""
+        if isinstance(value, (_Made, _Given)):
+            if not isinstance(found, Tensor):
+                return False
+            if isinstance(value, _Given):
+                return call.node(found) is call.node(tensors[value.role])
+            kinds = call.kind(found), self.call.kind(value.tensor)
+            return call.node(found) is now[value.node] and kinds[0] == kinds[1]
+        if type(value) is tuple:
+            return (
+                type(found) is tuple
+                and len(found) == len(value)
+                and all(
+                    self._like(x, y, call, now, tensors) for x, y in zip(value, found, strict=True)
+                )
+            )
+        return found is value
+
+    def again(self, call: _Call, tensors: Any, now: dict[fx.Node, fx.Node]) -> Any:
+        """Puts the nodes in for another call; returns its result."""
         graph, renamed = call.tracer.graph, self._renamed(call)
         for node in self.nodes:
             args, kwargs = fx.map_arg((node.args, node.kwargs), now.__getitem__)
@@ -427,6 +494,16 @@ class _Trace:
             return done[id(stack)]
 
         return renamed
+
+
+def _same(one: fx.Node, other: fx.Node, now: Mapping[fx.Node, fx.Node]) -> bool:
+    """Tells whether two calls are of one function on operands that stand for each other."""
+    given = fx.map_arg((one.args, one.kwargs), now.__getitem__)
+    return (
+        one.op == other.op
+        and one.target is other.target
+        and repr(given) == repr((other.args, other.kwargs))
+    )
 
 
 @dataclass(frozen=True)

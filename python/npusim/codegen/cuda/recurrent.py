@@ -17,14 +17,18 @@ _WARP = 32
 def recurrent_step(p: Params) -> LaunchConfig:
     """The rule of `recurrent_step`: as many lanes a unit as a row of W has chunks, up to a warp.
 
-    Rows of x that the lanes multiply at once are bounded by registers and by the fewest lanes.
+    Rows of x that the lanes multiply at once are bounded by registers and by the fewest lanes. They
+    are as few as give no more blocks than are worth it: a row each, where a step is small.
     """
     m, units, cell = as_int(p, "m"), as_int(p, "units"), as_int(p, "cell")
-    rows = min(m, GPU.recurrent.block_rows)
+    most = min(m, GPU.recurrent.block_rows)
     lanes = _FEWEST_LANES
-    while lanes < _WARP and (lanes < rows or lanes * _EACH < as_int(p, "k")):
+    while lanes < _WARP and (lanes < most or lanes * _EACH < as_int(p, "k")):
         lanes *= 2
-    grid = (blocks(units * lanes, _BLOCK), blocks(m, rows), 1)
+    across, rows = blocks(units * lanes, _BLOCK), 1
+    while rows < most and across * blocks(m, rows) > GPU.recurrent.blocks:
+        rows = min(most, 2 * rows)
+    grid = (across, blocks(m, rows), 1)
     arguments = _OPERANDS[cell] + as_int(p, "has_bias") + as_int(p, "has_addend")
     return LaunchConfig(
         (Launch(grid, (_BLOCK, 1, 1)),),
