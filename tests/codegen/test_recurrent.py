@@ -10,17 +10,24 @@ import torch
 from torch import nn
 
 import npusim
-from npusim.codegen.cuda import nvrtc
+from npusim.codegen.cuda import nvrtc, recurrent
 from tests.codegen import host
 from tests.codegen.cases import TARGET, examples
 from tests.codegen.test_kernels import _bytes, _check, check_spilling
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_steps_are_what_pytorch_computes(tmp_path: Path) -> None:
-    chosen = list(examples("npu.lstm_step"))
+@pytest.mark.parametrize("rows", ["a row a block", "rows"])
+def test_steps_are_what_pytorch_computes(
+    rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a block multiplies a row, and where it multiplies as many as it may."""
+    if rows == "rows":
+        measured = replace(recurrent.GPU.recurrent, blocks=1)
+        monkeypatch.setattr(recurrent, "GPU", replace(recurrent.GPU, recurrent=measured))
+    chosen = list(examples("npu.recurrent_step"))
     keys = host.keys_of(e.program for e in chosen)
-    assert "lstm_step" in {stem for stem, _ in keys}
+    assert "recurrent_step" in {stem for stem, _ in keys}
     for unwritten in (0, 2):  # weights that are loaded after the wait, and before
         kernels = host.build(keys, tmp_path, unwritten=unwritten)
         for example in chosen:
@@ -31,38 +38,59 @@ def test_steps_are_what_pytorch_computes(tmp_path: Path) -> None:
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_that_are_not_finite(value: float, tmp_path: Path) -> None:
-    chosen = [e for e in examples("npu.lstm_step") if e.dtype == "float32"][:3]
+    chosen = [e for e in examples("npu.recurrent_step") if e.dtype == "float32"]
     kernels = host.build(host.keys_of(e.program for e in chosen), tmp_path)
     for example in chosen:
-        x, cell = example.tensors[0], example.tensors[4]
-        assert x is not None and cell is not None
+        x, state = example.tensors[0], example.tensors[4]
+        assert x is not None
         x.flatten()[1] = value
-        cell.flatten()[-1] = value
+        if state is not None:
+            state.flatten()[-1] = value
         given = [_bytes(t) for t in example.tensors if t is not None]
         _check(example, host.run_program(example.program, kernels, given))
 
 
 def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
-    chosen = (e for e in examples("npu.lstm_step") if e.dtype in ("float32", "float16"))
-    keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "lstm_step"]
+    chosen = (e for e in examples("npu.recurrent_step") if e.dtype in ("float32", "float16"))
+    keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "recurrent_step"]
     check_spilling(keys, "sm_90a", compiler)
 
 
+@pytest.mark.parametrize(
+    ("m", "units", "k", "grid"),
+    [
+        (1, 128, 128, (32, 1, 1)),
+        (8, 128, 128, (32, 8, 1)),  # a row a block fills more processors
+        (8, 256, 256, (128, 8, 1)),
+        (8, 512, 512, (256, 4, 1)),  # and reads the weights for each of them
+        (64, 512, 512, (256, 16, 1)),  # of the most rows
+        (3, 8192, 512, (4096, 1, 1)),
+    ],
+)
+def test_rows_of_a_block(m: int, units: int, k: int, grid: tuple[int, int, int]) -> None:
+    p = {"m": m, "units": units, "k": k, "cell": 2, "has_bias": 0, "has_addend": 1}
+    assert recurrent.recurrent_step(p).launches[0].grid == grid
+
+
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_networks_give_all_steps_and_their_last_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_networks_give_all_steps_and_their_last_states(
+    kind: type[nn.LSTM] | type[nn.GRU] | type[nn.RNN], tmp_path: Path
+) -> None:
     """Of several sequences, whose rows lie apart where steps are written into what is returned."""
     torch.manual_seed(0)
-    model = nn.LSTM(7, 16, 2, batch_first=True).eval()
+    model = kind(7, 16, 2, batch_first=True).eval()
     x = torch.randn(3, 3, 7)
     program = npusim.compile(npusim.extract_ir(model, (x,)), replace(TARGET, code_format=""))
     stems = [program.kernels[c.kernel].name for c in program.methods[0].commands]
-    assert stems.count("lstm_step") == 4  # the first of three reads states of zeros
+    assert stems.count("recurrent_step") == 4  # the first of three reads states of zeros
     weights = {name: _bytes(tensor) for name, tensor in model.state_dict().items()}
     kernels = host.build(host.keys_of([program]), tmp_path)
     results = host.run_program(program, kernels, [_bytes(x)], weights)
     with torch.no_grad():
         y, states = model(x)
-    for want, spec, got in zip((y, *states), program.output_specs, results, strict=True):
+    wanted = (y, *states) if isinstance(states, tuple) else (y, states)
+    for want, spec, got in zip(wanted, program.output_specs, results, strict=True):
         assert spec.shape == tuple(want.shape)
         given = torch.frombuffer(bytearray(got), dtype=torch.float32).reshape(want.shape)
         torch.testing.assert_close(given, want)

@@ -130,6 +130,18 @@ class Narrowing(nn.Module):
         return total
 
 
+class NarrowingAgain(nn.Module):
+    """The same after a call that gives the wider type."""
+
+    def forward(self, x: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
+        total, other = x * 1, x * 1
+        for _ in range(8):
+            other = (total + 1) * wide
+            total = total + 1
+            total.mul_(wide)
+        return total, other
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -160,6 +172,10 @@ WHOLE: dict[str, tuple[type[nn.Module], tuple[Tensor, ...]]] = {
     "other names": (OtherNames, (_rows(),)),
     "results in place": (ResultsInPlace, (_rows(),)),
     "part of a buffer": (PartOfBuffer, (_rows(),)),
+    "narrowing again": (
+        NarrowingAgain,
+        (torch.ones(3, dtype=torch.int8), torch.full((3,), 3, dtype=torch.int64)),
+    ),
     "narrowing": (
         Narrowing,
         (torch.ones(3, dtype=torch.int8), torch.full((3,), 3, dtype=torch.int64)),

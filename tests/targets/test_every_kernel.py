@@ -88,7 +88,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "linear_before_norm": norm_between,
     "linear_behind_norm": norm_between,
     "linear_rope_append": paged_step,
-    "lstm_step": case_of("npu.lstm_step", 0, "bfloat16"),
+    "recurrent_step": case_of("npu.recurrent_step", 0, "bfloat16"),
     "quantize": QUANTIZED,
     "quantized_linear": QUANTIZED,
     "normed_quantized_linear": NORMED,
@@ -117,7 +117,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "linear_before_norm"): {"norm"},
     ("cuda", "linear_behind_norm"): {"norm"},
     ("cuda", "linear_rope_append"): {"linear", "paged_rope_append"},
-    ("cuda", "lstm_step"): {"linear"},
+    ("cuda", "recurrent_step"): {"linear"},
     ("cpu", "conv_depthwise"): {"conv", "pack_b"},
     ("cuda", "conv_depthwise"): {"conv", "pack_b"},
 }

@@ -466,15 +466,16 @@ KERNELS: dict[str, KernelDef] = {
             "k_pool_strides:i64[3] v_pool_strides:i64[3] cs_strides:i64[2] dtype:i32 cs_dtype:i32",
             generated_only=True,
         ),
-        # A step of a long short-term memory (ops/lstm_step.py), over W of 4 * units rows: with s =
-        # x · Wᵀ + bias + addend in quarters, of which gates names input, forget, cell and output,
-        # new = sigmoid(s_f) * cell + sigmoid(s_i) * tanh(s_g), y = sigmoid(s_o) * tanh(new). bias
-        # is float32; all else has dtype. ld…: strides of rows.
+        # A step of a recurrence (ops/recurrent_step.py), over W of `units` rows for each gate of
+        # the cell: 0 plain, of one gate, 1 GRU, of reset, update and candidate, 2 LSTM, of input,
+        # forget, cell and output; `gates` has their places in W. y is of x · Wᵀ + bias, the addend
+        # and, but where plain, the last state; an LSTM's state is left in new. act: opcode, of
+        # plain ones. bias is float32; all else has dtype. ld…: strides of rows.
         _def(
-            "lstm_step",
-            "x, w, [bias], [addend], cell, y, new",
-            "m:i64 units:i64 k:i64 ldx:i64 ldw:i64 lda:i64 ldc:i64 ldy:i64 ld_new:i64 gates:i32[4] "
-            "has_bias:i32 has_addend:i32 dtype:i32",
+            "recurrent_step",
+            "x, w, [bias], [addend], [state], y, [new]",
+            "m:i64 units:i64 k:i64 ldx:i64 ldw:i64 lda:i64 lds:i64 ldy:i64 ld_new:i64 gates:i32[4] "
+            "cell:i32 act:i32 has_bias:i32 has_addend:i32 dtype:i32",
             generated_only=True,
         ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:

@@ -211,12 +211,18 @@ def _normed_linear(p: Params, _: int | None) -> Cost:
     return operands, operations + 4 * m * k
 
 
-def _lstm_step(p: Params, _: int | None) -> Cost:
+def _recurrent_step(p: Params, _: int | None) -> Cost:
     m, units, k, size = p["m"], p["units"], p["k"], CODE_SIZES[p["dtype"]]
-    sums, state = 4 * m * units, m * units * size
-    more = [4 * 4 * units] * p["has_bias"] + [sums * size] * p["has_addend"]
-    operations = 2 * sums * k + sums * (p["has_bias"] + p["has_addend"]) + 9 * m * units
-    return [m * k * size, 4 * units * k * size, *more, state, state, state], operations
+    gates, others, formula = _CELLS[p["cell"]]
+    sums, state = gates * m * units, m * units * size
+    more = [4 * gates * units] * p["has_bias"] + [sums * size] * p["has_addend"]
+    operations = 2 * sums * k + sums * (p["has_bias"] + p["has_addend"]) + formula * m * units
+    return [m * k * size, gates * units * k * size, *more, *[state] * others], operations
+
+
+# By the number of a recurrent step's cell: its gates, the tensors as large as a state beside x,
+# and the operations on each unit of it.
+_CELLS = ((1, 1, 1), (3, 2, 7), (4, 3, 9))
 
 
 def _normed_quantized_linear(p: Params, _: int | None) -> Cost:
@@ -325,7 +331,7 @@ MATMULS: dict[str, Rule] = {
     "linear_before_norm": _linear_before_norm,
     "linear_behind_norm": _linear_behind_norm,
     "linear_rope_append": _linear_rope_append,
-    "lstm_step": _lstm_step,
+    "recurrent_step": _recurrent_step,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
     "normed_quantized_linear": _normed_quantized_linear,

@@ -26,7 +26,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
-from npusim.frontends.decompositions import ASSERTIONS
+from npusim.frontends.decompositions import ASSERTIONS, KEPT
+from npusim.frontends.equal_layers import aliases
+
+aten = torch.ops.aten
 
 _REPEATED = 2  # times that calls are made in the mean, from which on this is the shorter way
 
@@ -49,7 +52,7 @@ def decomposed(program: ExportedProgram, table: Mapping[OpOverload, Any]) -> Exp
     if calls.count < _REPEATED * len(calls.distinct):
         return program.run_decompositions(table)  # type: ignore[arg-type]
     try:
-        forms = _decomposed_forms(list(calls.distinct.values()), table)
+        forms = _forms(list(calls.distinct.values()), table)
     except _Whole:
         return program.run_decompositions(table)  # type: ignore[arg-type]
     _put_in(program, calls, forms)
@@ -68,14 +71,16 @@ class _Call:
         leaves: the arguments; `_Hole` where a tensor stands.
         spec: how the leaves become args and kwargs.
         tensors: a tensor without data for each hole's number.
-        gives: shapes and dtypes of the results.
+        value: a result without data, or a list of them.
+        in_place: whether the call changed a tensor, and so had that one's type.
     """
 
     target: OpOverload
     leaves: tuple[Any, ...]
     spec: pytree.TreeSpec
     tensors: tuple[Tensor, ...]
-    gives: tuple[Any, ...]
+    value: Any
+    in_place: bool
 
     def on(self, tensors: Iterable[Any]) -> Any:
         """Calls the operator on tensors, one for each number."""
@@ -150,10 +155,11 @@ class _Calls:
         shown = tuple(_Hole(operands.index(x)) if isinstance(x, fx.Node) else x for x in leaves)
         tensors = tuple(x.meta["val"] for x in operands)
         kinds = tuple(map(_kind, tensors))
-        gives = _types(node.meta["val"])
         # 1, 1.0 and True are equal, as 0.0 and -0.0 are: how they print tells them apart.
-        key = (target, tuple(f"{type(x).__name__} {x!r}" for x in shown), str(spec), kinds)
-        self.distinct.setdefault(key, _Call(target, shown, spec, tensors, gives))
+        arguments = tuple(f"{type(x).__name__} {x!r}" for x in shown)
+        value, in_place = node.meta["val"], bool(changed)
+        key = (target, arguments, str(spec), kinds, _types(value), in_place)
+        self.distinct.setdefault(key, _Call(target, shown, spec, tensors, value, in_place))
         self.key[node], self.operands[node] = key, operands
         self.count += 1
 
@@ -215,13 +221,7 @@ def _may_alias(node: fx.Node) -> list[fx.Node]:
     target: OpOverload = node.target  # type: ignore[assignment]
     if any(result.alias_info is not None for result in target._schema.returns):
         return list(node.all_input_nodes)
-    results = _memory(node)
-    return [operand for operand in node.all_input_nodes if _memory(operand) & results]
-
-
-def _memory(node: fx.Node) -> set[int]:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return {x.untyped_storage()._cdata for x in values if isinstance(x, Tensor)}
+    return [node.all_input_nodes[i] for i in aliases(node)]
 
 
 class _Names:
@@ -287,6 +287,62 @@ class _Together(nn.Module):
         return [call.on([next(given) for _ in call.tensors]) for call in self._calls]
 
 
+def _forms(calls: list[_Call], table: Mapping[OpOverload, Any]) -> list[_Form]:
+    """Returns the form of each call; those that stay as they are need no decomposition."""
+    own = [
+        None if call.in_place or not _stays(call.target, table) else _itself(call) for call in calls
+    ]
+    others = [call for call, form in zip(calls, own, strict=True) if form is None]
+    found = iter(_decomposed_forms(others, table) if others else ())
+    return [next(found) if form is None else form for form in own]
+
+
+def _stays(target: OpOverload, table: Mapping[OpOverload, Any]) -> bool:
+    """Tells whether `run_decompositions` leaves calls of an operator as they are.
+
+    It decomposes what is in its table, and what PyTorch composes of other operators but for those
+    that were taken out of it, as `_is_preservable_cia_op` of torch.export tells.
+    """
+    if target.namespace != "aten" or target in table or target in _DROPPED:
+        return False
+    schema = target._schema
+    if schema.is_mutable:
+        return False
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    if not composed and torch._C.DispatchKey.CompositeImplicitAutograd not in target.py_kernels:
+        return True
+    aliased = any(a.alias_info is not None for a in schema.arguments)
+    return target in _KEPT and not aliased
+
+
+_KEPT = frozenset(getattr(packet, name) for packet in KEPT for name in packet.overloads())
+_DROPPED = frozenset(
+    (aten.alias.default, aten.detach.default, aten.lift.default, aten.lift_fresh.default)
+)
+
+
+def _itself(call: _Call) -> _Form:
+    """Returns the form of a call that stays as it is."""
+    graph = fx.Graph()
+    inputs = [graph.placeholder(f"x{i}") for i in range(len(call.tensors))]
+    for node, tensor in zip(inputs, call.tensors, strict=True):
+        node.meta["val"] = tensor
+    leaves = [inputs[x.number] if isinstance(x, _Hole) else x for x in call.leaves]
+    args, kwargs = pytree.tree_unflatten(leaves, call.spec)
+    node = graph.call_function(call.target, args, kwargs)
+    node.meta["val"] = call.value
+    if isinstance(call.value, Tensor):
+        return _Form([node], inputs, node)
+    parts = []
+    for i, value in enumerate(call.value):
+        part = graph.call_function(operator.getitem, (node, i))
+        part.meta["val"] = value
+        parts.append(part)
+    return _Form([node, *parts], inputs, parts)
+
+
 def _decomposed_forms(calls: list[_Call], table: Mapping[OpOverload, Any]) -> list[_Form]:
     """Returns the form of each call.
 
@@ -312,7 +368,7 @@ def _decomposed_forms(calls: list[_Call], table: Mapping[OpOverload, Any]) -> li
         own = inputs[at : at + len(call.tensors)]
         at += len(call.tensors)
         form = _Form(_between(own, found), own, found)
-        if _types(pytree.tree_map(lambda node: node.meta["val"], found)) != call.gives:
+        if _types(pytree.tree_map(lambda node: node.meta["val"], found)) != _types(call.value):
             raise _Whole
         forms.append(form)
     return forms

@@ -31,6 +31,7 @@ from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
+from npusim.frontends.equal_layers import saw_a_stand_in, traced_once
 from npusim.frontends.exported_program import translate
 from npusim.frontends.recurrences import states_as_given
 from npusim.frontends.refusals import explain, users_frames
@@ -103,10 +104,16 @@ def _exported(
     dynamic_shapes: Any,
     progress: Progress,
 ) -> ExportedProgram:
-    """Returns the program of a model; a second attempt leaves sizes of 1 open as well."""
+    """Returns the program of a model; a second attempt leaves sizes of 1 open as well.
+
+    One after a failure in a layer that is traced for its equals traces each.
+    """
     try:
         return _export(model, args, kwargs, name, strict, dynamic_shapes, progress)
     except ExportError as error:
+        if saw_a_stand_in(error.__cause__):
+            logger.info("%s: traced again, each layer, for: %s", name, first_line(error))
+            return _export(model, args, kwargs, name, strict, None, progress, once=False)
         if dynamic_shapes is None or not is_about_sizes(error.__cause__):
             raise
         logger.info("%s: traced again with sizes of one open, for: %s", name, first_line(error))
@@ -142,15 +149,19 @@ def _export(
     strict: bool,
     dynamic_shapes: Any,
     progress: Progress,
+    *,
+    once: bool = True,
 ) -> ExportedProgram:
     """Returns the decomposed program of a model whose tensors hold no data."""
     mode = FakeTensorMode(shape_env=None if dynamic_shapes is None else ShapeEnv())
+    no_context = contextlib.nullcontext()
     with contextlib.ExitStack() as stack:
         for context in (
             *(torch.no_grad(), _reference_paths(), users_frames(), _quiet(), _uncollected()),
             weight_free(model, mode),
             _known_grad_mode(model),
-            contextlib.nullcontext() if strict else compiled_when_called(),
+            no_context if strict else compiled_when_called(),
+            traced_once(model) if once and not strict and not dynamic_shapes else no_context,
         ):
             stack.enter_context(context)
         handle = model.register_forward_hook(plain_outputs)

@@ -23,7 +23,7 @@ _READERS = frozenset(
     (
         CAT,
         "npu.conv",
-        "npu.lstm_step",
+        "npu.recurrent_step",
         *(f"aten.max_pool{d}d.default" for d in (1, 2, 3)),
         *(f"aten.avg_pool{d}d.default" for d in (1, 2, 3)),
         *(f"aten.adaptive_avg_pool{d}d.default" for d in (1, 2, 3)),

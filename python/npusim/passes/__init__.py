@@ -33,9 +33,9 @@ from npusim.passes.recognize_attention import recognize_attention
 from npusim.passes.recognize_cache_append import recognize_cache_append
 from npusim.passes.recognize_cached_attention import recognize_cached_attention
 from npusim.passes.recognize_int8 import recognize_int8
-from npusim.passes.recognize_lstm_steps import recognize_lstm_steps
 from npusim.passes.recognize_norms import recognize_norms
 from npusim.passes.recognize_outer_products import recognize_outer_products
+from npusim.passes.recognize_recurrent_steps import recognize_recurrent_steps
 from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
@@ -77,7 +77,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     simplify_views,  # again: folding and fusing moved views next to each other
-    recognize_lstm_steps,  # after epilogues: what a step adds is in its product
+    recognize_recurrent_steps,  # after epilogues: what a step adds is in its product
     fuse_all_reduce,  # before pointwise fusion; after epilogues, which are nearer to a product
     fuse_pointwise,  # after every pattern that reads single pointwise ops
     merge_linears,  # after epilogues: a linear that has one is not merged
@@ -102,7 +102,7 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     fuse_rope_append: ("rope",),
     fuse_paged_append: ("paged_rope_append",),
     fuse_gated_linear: ("linear",),
-    recognize_lstm_steps: ("lstm_step",),
+    recognize_recurrent_steps: ("recurrent_step",),
     fuse_all_reduce: ("all_reduce",),
     fuse_attention_step: ("attention_step",),
 }

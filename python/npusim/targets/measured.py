@@ -429,6 +429,25 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Steps of recurrences as one command, which multiplies outside of the tensor cores.
+
+    Attributes:
+        block_rows: for which a block reads the weights once at most; so many are always worth it.
+        blocks: that a launch has at most where its blocks take fewer rows, to fill more processors.
+        rows: up to which it may be worth it.
+        gated_products, plain_products: multiply-adds of such a step, up to which it is faster than
+            a product on the tensor cores and formulas, or than a product with an activation.
+    """
+
+    block_rows: int
+    blocks: int
+    rows: int
+    gated_products: int
+    plain_products: int
+
+
+@dataclass(frozen=True, slots=True)
 class Libraries:
     """When a library is worth opening.
 
@@ -454,6 +473,7 @@ class Gpu:
     code_rows: CodeRows
     attention: Attention
     rows: Rows
+    recurrent: Recurrent
     libraries: Libraries
 
 

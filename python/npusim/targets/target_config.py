@@ -20,12 +20,12 @@ from npusim.abi.kernels import KERNELS
 from npusim.errors import TargetConstraintError
 from npusim.ir.types import DTYPES, dtype_size
 from npusim.targets import data_file
-from npusim.targets.architecture import fitted
+from npusim.targets.architecture import fitted, gpu
 from npusim.targets.data_file import DataFile
 from npusim.targets.features import Architecture, architecture, listed_architectures
 from npusim.targets.hardware import NPU_TABLES, Calibration, Hardware, Npu
 from npusim.targets.launch_limits import LaunchLimits
-from npusim.targets.measured import Measured
+from npusim.targets.measured import Measured, Recurrent
 from npusim.targets.native import native_architecture
 from npusim.targets.records import Contradiction, read_record, unknown_key
 from npusim.targets.roofline import Roofline
@@ -162,6 +162,11 @@ class TargetConfig:
             TargetConstraintError: `measured` names nothing, or a file that is malformed.
         """
         return fitted(self.measured or MEASURED.get(self.code_format, MEASURED[""]))
+
+    @property
+    def recurrent(self) -> Recurrent:
+        """When a step of a recurrence is one command; where nobody measured it, as on the H200."""
+        return (self.measurements.gpu or gpu(MEASURED["cubin"])).recurrent
 
     def has(self, *stems: str) -> bool:
         """Tells whether the backend has all of these kernels."""

@@ -1,7 +1,9 @@
-// One step of a long short-term memory (ops/lstm_step.py): y = sigmoid(o) * tanh(c'), and
-// c' = sigmoid(f) * c + sigmoid(i) * tanh(g), of sums x·Wᵀ + bias + addend. NPUSIM_LANES lanes have
-// the four rows of W of one unit, for NPUSIM_ROWS rows of x; the first of W are loaded before the
-// launch waits for the step before.
+// One step of a recurrence (ops/recurrent_step.py), of sums x·Wᵀ + bias and what is added to them:
+//   plain  y = act(s)
+//   GRU    y = (h - n) * sigmoid(z) + n, n = tanh(a_n + sigmoid(r) * s_n)
+//   LSTM   y = sigmoid(o) * tanh(c'), c' = sigmoid(f) * c + sigmoid(i) * tanh(g)
+// NPUSIM_LANES lanes have the rows of W of one unit, one a gate, for NPUSIM_ROWS rows of x; the
+// first of W are loaded before the launch waits for the step before.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/entry.h"
 #include "kernels/cuda/common/scalar_ops.h"
@@ -9,16 +11,18 @@
 namespace npusim {
 
 using T = Storage<params.dtype>;
+enum Cells { kPlain, kGru, kLstm };  // params.cell
 enum Operands {
   kX,
   kW,
   kBias,
   kAddend = kBias + params.has_bias,
-  kCell = kAddend + params.has_addend,
-  kY,
+  kState = kAddend + params.has_addend,
+  kY = kState + (params.cell != kPlain),
   kNew
 };
-constexpr int kLanes = NPUSIM_LANES, kRows = NPUSIM_ROWS, kGates = 4;
+constexpr int kLanes = NPUSIM_LANES, kRows = NPUSIM_ROWS;
+constexpr int kGates = params.cell == kPlain ? 1 : params.cell == kGru ? 3 : 4;
 constexpr int kEach = 8;  // elements of K of a lane at once
 constexpr int kK = static_cast<int>(params.k), kUnits = static_cast<int>(params.units);
 constexpr int kRounds = (kK + kEach * kLanes - 1) / (kEach * kLanes);
@@ -57,24 +61,34 @@ inline void multiply(const Chunk (&w)[kGates], const T* x, int rows, int at, boo
   }
 }
 
-// The gates of one row and unit: places of input, forget, cell and output are of params.gates.
+// What one row and unit becomes, of its gates in the order of the cell.
 inline void finish(void* const* operands, int64_t row, int unit, const float (&sums)[kGates]) {
-  float s[kGates];
+  float s[kGates], a[kGates] = {};
 #pragma unroll
   for (int g = 0; g < kGates; ++g) {
     const int64_t at = static_cast<int64_t>(params.gates[g]) * kUnits + unit;
     s[g] = sums[g];
     if constexpr (params.has_bias != 0) s[g] += static_cast<const float*>(operands[kBias])[at];
     if constexpr (params.has_addend != 0) {
-      s[g] += decode<float>(static_cast<const T*>(operands[kAddend])[row * params.lda + at]);
+      a[g] = decode<float>(static_cast<const T*>(operands[kAddend])[row * params.lda + at]);
     }
   }
-  const float before =
-      decode<float>(static_cast<const T*>(operands[kCell])[row * params.ldc + unit]);
-  const float cell = scalar::sigmoid(s[1]) * before + scalar::sigmoid(s[0]) * scalar::tanh(s[2]);
-  static_cast<T*>(operands[kNew])[row * params.ld_new + unit] = encode<T>(cell);
-  static_cast<T*>(operands[kY])[row * params.ldy + unit] =
-      encode<T>(scalar::sigmoid(s[3]) * scalar::tanh(cell));
+  T* const y = static_cast<T*>(operands[kY]) + row * params.ldy + unit;
+  if constexpr (params.cell == kPlain) {
+    *y = encode<T>(scalar::activate<params.act>(s[0] + a[0]));
+  } else {
+    const float before =
+        decode<float>(static_cast<const T*>(operands[kState])[row * params.lds + unit]);
+    if constexpr (params.cell == kGru) {
+      const float candidate = scalar::tanh(a[2] + scalar::sigmoid(s[0] + a[0]) * s[2]);
+      *y = encode<T>((before - candidate) * scalar::sigmoid(s[1] + a[1]) + candidate);
+    } else {
+      const float cell = scalar::sigmoid(s[1] + a[1]) * before +
+                         scalar::sigmoid(s[0] + a[0]) * scalar::tanh(s[2] + a[2]);
+      static_cast<T*>(operands[kNew])[row * params.ld_new + unit] = encode<T>(cell);
+      *y = encode<T>(scalar::sigmoid(s[3] + a[3]) * scalar::tanh(cell));
+    }
+  }
 }
 
 inline void run(void* const* operands) {
