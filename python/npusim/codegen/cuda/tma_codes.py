@@ -37,6 +37,7 @@ class CodeTile(measured.CodeTile):
     """A tile as launches have it; `split`: slices of K, for as many blocks of a cluster."""
 
     split: int = 1
+    sums_groups: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +50,8 @@ class CodeTile(measured.CodeTile):
     @property
     def registers(self) -> int:
         """Of a thread that multiplies, where a whole warpgroup loads to leave it these; else 0."""
-        if self.groups * self.per_processor < 4 and self.tokens <= 128:
+        resident = self.groups * self.per_processor
+        if resident < 4 and (self.tokens < 128 or (self.groups, resident) == (1, 3)):
             return 0
         warps = 4 * (self.groups + 1) * self.per_processor
         # A launch has as many for each, and what some give back is what others can have.
@@ -65,7 +67,7 @@ class CodeTile(measured.CodeTile):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return max(self.rings, self.tokens * (64 * self.groups + 4) * 4)
+        return max(self.rings, self.tokens * (64 * self.groups + 4) * 4) + self.groups * 64 * 8
 
 
 _FIT = GPU.code_rows
@@ -85,9 +87,13 @@ def fits(p: Params, tile: CodeTile) -> bool:
         together = segments == 1 or rows == (n, n)
     else:
         together = all(count % _LOAD_ROWS == 0 for count in rows[:-1])
-    slice_k = blocks(blocks(k, tile.split), _STEP) * _STEP
+    unit = (2 if p["format"] in BYTE_CODES else 4) * _STEP
+    slice_k = blocks(blocks(k, tile.split), unit) * unit
     if tile.split > 1 and (slice_k < 4 * _STEP or blocks(k, slice_k) != tile.split):
         return False
+    crowded = tile.tokens >= 128 and tile.groups * tile.per_processor == 3 and not tile.registers
+    if crowded and p["format"] not in BYTE_CODES:
+        return False  # no registers for scales
     return together and tile.shared <= GPU.processors.block_shared_bytes
 
 
@@ -120,6 +126,7 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
         "BLOCKS_PER_SM": tile.per_processor,
         "REGISTERS": tile.registers,
         "MAPS": len(maps),
+        "SUMS_GROUPS": int(tile.sums_groups),
         "ARGUMENTS": 1 + segments + epilogue_operands(p),
     }
     grid = (blocks(m, tile.tokens), blocks(n * parts, _GROUP_ROWS * tile.groups), tile.split)
