@@ -44,6 +44,16 @@ def test_loads_of_codes_lie_in_one_segment() -> None:
     assert not tma_codes.fits(_fields(Product(_INT8, 128, 512, (64,), torch.float32)), one)
 
 
+@pytest.mark.parametrize("tokens", [8, 64, 128, 256])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+def test_registers_of_a_processor_are_enough(tokens: int, groups: int, blocks: int) -> None:
+    """A thread has at most 255; ptxas takes 24 to 256, in eights, where some are moved."""
+    count = CodeTile(groups, tokens, 4, 2, blocks, 1.0, 1.0, 1.0).registers
+    assert count == 0 or (count in range(24, 256, 8))
+    assert blocks * 128 * (groups * count + (24 if count else 0)) <= 65536
+
+
 def test_maps_describe_codes_as_halves() -> None:
     for how, row_bytes in ((_INT8, 640), (_INT4, 320)):
         fields = _fields(Product(how, 300, 520, (200, 200), gated=True))

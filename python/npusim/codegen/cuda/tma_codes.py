@@ -25,6 +25,7 @@ _GROUP_ROWS = 64  # rows of W, of a warpgroup
 _LOAD_ROWS = 32  # of W
 _STEP = 64  # elements of K
 _REGISTERS = 65536  # of a processor
+_MOST_REGISTERS = 240  # of a thread, that others' can be added up to
 _LOADING_REGISTERS = 24  # of a thread of a warpgroup that only loads
 _PLAIN = 64  # rows and columns of the tiles of devices without TMA
 _PLAIN_STAGES = 3
@@ -56,6 +57,8 @@ class CodeTile(measured.CodeTile):
         warps = 4 * (self.groups + 1) * self.per_processor
         # A launch has as many for each, and what some give back is what others can have.
         each = _REGISTERS // 4 // blocks(warps, 4) // 32 // 8 * 8
+        if each > _MOST_REGISTERS:
+            return 0  # a launch gives all that a thread can have
         return (each + (each - _LOADING_REGISTERS) // self.groups) // 8 * 8
 
     @property
