@@ -5,7 +5,7 @@ Their code runs everywhere, but is made for sm_90a.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BYTE_CODES
@@ -30,7 +30,9 @@ _LOADING_REGISTERS = 24  # of a thread of a warpgroup that only loads
 _PLAIN = 64  # rows and columns of the tiles of devices without TMA
 _PLAIN_STAGES = 3
 _EXCHANGED = 64 * 128  # sums of a tile, whose exchange was measured
-_SPLITS = (1, 2, 3, 4, 5, 6, 8)
+_EXCHANGE_GROWTH = 0.25  # the power of their number
+_USUAL_ROWS = 64  # of a step, that the slices of an order are chosen for
+_SPLITS = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class CodeTile(measured.CodeTile):
         return (
             f"codes {64 * self.groups}x{self.tokens}/{self.split} "
             f"s{self.x_stages}.{self.code_stages}.{self.per_processor}"
+            f"{' sums' if self.sums_groups else ''}"
         )
 
     @property
@@ -97,6 +100,8 @@ def fits(p: Params, tile: CodeTile) -> bool:
     crowded = tile.tokens >= 128 and tile.groups * tile.per_processor == 3 and not tile.registers
     if crowded and p["format"] not in BYTE_CODES:
         return False  # no registers for scales
+    if tile.sums_groups and tile.groups * tile.tokens > 256:
+        return False  # nor for the sums of a group beside those of all
     return together and tile.shared <= GPU.processors.block_shared_bytes
 
 
@@ -146,18 +151,38 @@ def tiles(p: Params, most: int) -> list[CodeTile]:
     return sorted(found, key=lambda tile: microseconds(p, tile))[:most]
 
 
+def ordered_tiles(p: Params) -> list[CodeTile]:
+    """Returns the tiles of one order for any number of rows, the fastest by `microseconds` first.
+
+    The order is that of slices of K, whose number follows from the weights alone, and where codes
+    have groups that of sums of each.
+    """
+    sums = p["format"] not in BYTE_CODES
+    made = [replace(tile, sums_groups=sums) for tile in TILES]
+
+    def fastest(m: int) -> list[CodeTile]:
+        sized = {**p, "m": m}
+        found = [tile for tile in made if fits(sized, tile)]
+        return sorted(found, key=lambda tile: microseconds(sized, tile))
+
+    usual, tiles = fastest(_USUAL_ROWS), fastest(as_int(p, "m"))
+    return [tile for tile in tiles if tile.split == usual[0].split]
+
+
 def microseconds(p: Params, tile: CodeTile) -> float:
     """Returns about how long a product takes by a tile, as the architecture was measured."""
     m, n, k = (as_int(p, name) for name in "mnk")
     parts = 2 if p["gated"] else 1
     grid = blocks(m, tile.tokens) * blocks(n * parts, _GROUP_ROWS * tile.groups) * tile.split
-    places = PROCESSORS * tile.per_processor
-    waves = blocks(grid, places)
-    beside = blocks(min(grid, places), PROCESSORS)
-    step = max(tile.step_us, beside * tile.shared_step_us)
-    time = waves * (blocks(blocks(k, _STEP), tile.split) * step + tile.ends_us)
-    if tile.split > 1:  # worth it on processors that have nothing to do
-        area = 64 * tile.groups * tile.tokens / _EXCHANGED
-        exchange = _FIT.exchange_us * area**1.5 * (tile.split - 1)
-        time += exchange * (1 if grid <= PROCESSORS * 1.5 else 10)
-    return time
+    processors = GPU.processors.clustered if tile.split > 2 else PROCESSORS
+    full, rest = divmod(grid, processors * tile.per_processor)
+    steps = blocks(blocks(k, _STEP), tile.split)
+    area = 64 * tile.groups * tile.tokens / _EXCHANGED
+    ends = tile.ends_us + _FIT.exchange_us * area**_EXCHANGE_GROWTH * (tile.split - 1)
+
+    def wave(beside: int) -> float:
+        return steps * max(tile.step_us, beside * tile.shared_step_us) + ends if beside else 0.0
+
+    time = full * wave(tile.per_processor) + wave(blocks(rest, processors))
+    row_bytes = k if p["format"] in BYTE_CODES else k // 2
+    return max(time, n * parts * row_bytes / GPU.tma_matmul.read_bytes_per_us)
