@@ -11,11 +11,12 @@ import torch
 from npusim.abi.kernels import KERNELS
 from npusim.abi.quantization import Quantization
 from npusim.codegen.cuda import nvrtc, tma_codes
-from npusim.codegen.cuda.choices import default_choice
+from npusim.codegen.cuda.choices import default_choice, sized_choice
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.tma_codes import CodeTile
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.launch_config import TensorMap
+from npusim.codegen.wanted import Recipe
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.ptxas import SPILLED, spilled
@@ -91,18 +92,20 @@ def test_all_forms_go_by_them(how: Quantization, k: int, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("how", [_INT8, Quantization("int4", 128), _INT4], ids=str)
 def test_tiles_compile_without_spilling(how: Quantization, compiler: nvrtc.Nvrtc) -> None:
-    hopper = TargetConfig.named("cuda:sm_90a")
-    for m in (100, 1024):
-        for product in (
-            Product(how, m, 1536, (8960, 8960), gated=True),
-            Product(how, m, 8960, (1536,), torch.float16),
-        ):
-            stem, params = product.key
-            name = default_choice(stem, params, hopper).variant
-            source, _, options = specialise(stem, params, 0b1110, name)
-            options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
-            log = compiler.compile(source, options, name)[1]
-            assert spilled(log) <= SPILLED and "C75" not in log, (name, log)
+    hopper, step = TargetConfig.named("cuda:sm_90a"), Recipe(0, "none", False, "auto")
+    for product, recipe in (
+        (Product(how, 100, 1536, (8960, 8960), gated=True), Recipe(0, "none", False)),
+        (Product(how, 300, 8960, (1536,), torch.float16), Recipe(0, "none", False)),
+        (Product(how, 8, 1536, (8960, 8960), gated=True), step),
+        (Product(how, 128, 8960, (1536,), torch.float16), step),
+    ):
+        stem, params = product.key
+        name = sized_choice(stem, params, hopper, None, recipe).variant
+        assert "codes" in name
+        source, _, options = specialise(stem, params, 0b1110, name)
+        options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
+        log = compiler.compile(source, options, name)[1]
+        assert spilled(log) <= SPILLED and "C75" not in log, (name, log)
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

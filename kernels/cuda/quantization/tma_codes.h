@@ -1,13 +1,17 @@
-// Products of many rows of x with rows of codes on Hopper, warp-specialized: a producer warp loads
-// tiles of x and of codes by TMA into two rings in shared memory, and each consumer warpgroup makes
+// Products of rows of x with rows of codes on Hopper, warp-specialized: a producer warp loads tiles
+// of x and of codes by TMA into two rings in shared memory, and each consumer warpgroup makes
 // numbers of 64 rows of codes in registers, which are wgmma's first operand; rows of x are its
 // columns. So codes cross shared memory once, as codes.
 //
 // Codes of int8 are multiplied without their scale, which sums are multiplied by; those of int4
-// become elements rounded to x's type. The sums of a block's NPUSIM_GROUPS warpgroups by
-// NPUSIM_TOKENS rows of x go through shared memory, where the rings were, to be stored along rows
-// of y. NPUSIM_CLUSTER_K blocks of a cluster split K: each adds up a share of the rows, in the
-// order of the slices, from what all of them have in shared memory. Only for sm_90a.
+// become elements rounded to x's type, or with NPUSIM_SUMS_GROUPS the sum of each group is
+// multiplied by its scale in float32. Bits of a sum follow from that and from the slices of K, for
+// any NPUSIM_TOKENS and NPUSIM_GROUPS.
+//
+// The sums of a block's NPUSIM_GROUPS warpgroups by NPUSIM_TOKENS rows of x go through shared
+// memory, where the rings were, to be stored along rows of y. NPUSIM_CLUSTER_K blocks of a cluster
+// split K: each adds up a share of the rows, in the order of the slices, from what all of them have
+// in shared memory. Only for sm_90a.
 #pragma once
 #include "kernels/cuda/common/dependent_launch.h"
 #include "kernels/cuda/common/tile_memory.h"

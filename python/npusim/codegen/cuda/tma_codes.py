@@ -1,6 +1,7 @@
-"""Launch configurations of products of many rows with codes, by `quantization/tma_codes.h`.
+"""Launch configurations of products of rows with codes, by `quantization/tma_codes.h`.
 
-Their code runs everywhere, but is made for sm_90a.
+Steps have them for any number of rows, in one order (`ordered_tiles`), others for many. Their code
+runs everywhere, but is made for sm_90a.
 """
 
 from __future__ import annotations
