@@ -5,9 +5,10 @@
 
 Products of Qwen2.5-1.5B's layers over random codes are compared with float64, few rows bit by bit
 with those of the largest count of them, and timed in a graph whose weights rotate past the cache,
-beside the same product over bfloat16. Of more than 64 rows, the likeliest tile of `tma_codes.py`
-and of `expanded_codes.py` are timed, what the rule chooses marked by a star. `--tiles` times more
-of these, and the tiles of `codegen/cuda/code_rows.py`.
+beside the same product over bfloat16. The likeliest way in the order of steps is timed, too, and of
+more than 64 rows the likeliest tile of `tma_codes.py` and of `expanded_codes.py`, what the rule
+chooses marked by a star. `--tiles` times more of these, and the tiles of
+`codegen/cuda/code_rows.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 from benchmarks.cuda_cases import SILU, Params, full, linear, tensor
 from benchmarks.cuda_driver import Driver, Kernel, build, microseconds
 from npusim.abi.quantization import FORMATS, Quantization, dequantize, quantized_bytes, sections
-from npusim.codegen.cuda import code_rows, decoding, expanded_codes, tma_codes
+from npusim.codegen.cuda import code_rows, decoding, expanded_codes, one_order, tma_codes
 from npusim.codegen.cuda.rules import RULES
 from npusim.codegen.cuda.tma_matmul import tiles as tma_tiles
 from npusim.codegen.cuda.tma_matmul import tma_matmul
@@ -130,7 +131,9 @@ def candidates(p: Params, everything: bool) -> list[tuple[str, LaunchConfig]]:
             config = code_rows.code_rows(p, arguments, split, tile)
             if config is not None:
                 found.append((f"{tile.tiles}x{tile.tokens}", config))
-    if p["m"] <= code_rows.MOST_ROWS and (p["m"] <= 8 or not everything):
+    ordered = list(one_order.configs("quantized_linear", p).items())[:-1]  # the last: ordinary
+    found += [(name, make()) for name, make in ordered[: 4 if everything else 1]]
+    if p["m"] <= code_rows.MOST_ROWS:
         return found
     codes = tma_codes.tiles(p, 9 if everything else 1)
     more = expanded_codes.tiles(p, 3 if everything else 1)
@@ -138,7 +141,7 @@ def candidates(p: Params, everything: bool) -> list[tuple[str, LaunchConfig]]:
     ways += [(expanded_codes.name_of(t), expanded_codes.expanded(p, t)) for t in more]
     best = expanded_codes.best(p)
     marked = [(f"{name}*" if name == best else name, config) for name, config in ways]
-    return marked if p["m"] > code_rows.MOST_ROWS and not everything else found + marked
+    return found[1:] + marked
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import npusim
 from npusim.abi.kernel_cost import kernel_cost
 from npusim.abi.kernels import KERNELS
 from npusim.codegen.choice import Choice
-from npusim.codegen.cuda import nvrtc, one_order, swap_ab
+from npusim.codegen.cuda import nvrtc, one_order, swap_ab, tma_codes
 from npusim.codegen.cuda.choices import sized_choice
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.generator import CudaGenerator
@@ -112,18 +112,46 @@ def test_slices_are_those_that_fill_the_device() -> None:
     assert found == [4, 4, 1, 4, 1]
 
 
-def _codes(m: int) -> dict[str, Any]:
-    given = {"m": m, "n": 512, "k": 1024, "ldx": 1024, "ldy": 512, "rows": (512,), "segments": 1}
-    return {**given, "format": 1, "x_dtype": 2, "y_dtype": 2}
+def _codes(m: int, code_format: int = 1, rows: tuple[int, ...] = (512,)) -> dict[str, Any]:
+    n, group = sum(rows), 0 if code_format == 1 else 32
+    given = {"m": m, "n": n, "k": 1024, "ldx": 1024, "ldy": n, "rows": rows, "segments": len(rows)}
+    return {**given, "format": code_format, "group": group, "x_dtype": 2, "y_dtype": 2}
 
 
-def test_codes_have_one_order_up_to_64_rows_or_wherever_it_is_asked_for() -> None:
+@pytest.mark.parametrize("recipe", [_STEP, _ALL], ids=["auto", "all"])
+@pytest.mark.parametrize("code_format", [1, 2, 3])
+def test_codes_that_tma_loads_have_one_order(code_format: int, recipe: Recipe) -> None:
+    orders = set()
+    for m in ROWS:
+        config = _chosen("quantized_linear", _codes(m, code_format), "sm_90a", recipe)
+        assert config.defines["PATH"] == KernelPath.CODES_TMA
+        orders.add((config.defines["CLUSTER_K"], config.defines["SUMS_GROUPS"]))
+    ((slices, sums),) = orders
+    assert slices > 1 and sums == (code_format != 1)
+
+
+def test_slices_of_codes_are_those_that_steps_need() -> None:
+    """Of Qwen2.5-1.5B: gate and up, down; q, k and v, o."""
+    shapes = [(8960, 1536, 1), (1536, 8960, 0), (2048, 1536, 0), (1536, 1536, 0)]
+    for code_format, expected in ((1, [1, 4, 2, 2]), (2, [1, 4, 2, 2])):
+        found = []
+        for n, k, gated in shapes:
+            rows = (n, n) if gated else (n,)
+            p = _codes(1, code_format, rows) | {"n": n, "k": k, "ldx": k, "gated": gated}
+            found.append({t.split for t in tma_codes.ordered_tiles(_full("quantized_linear", p))})
+        assert found == [{count} for count in expected]
+
+
+@pytest.mark.parametrize(("arch", "rows"), [("sm_80", (512,)), ("sm_90a", (72, 64))])
+def test_other_codes_have_one_order_up_to_64_rows_or_wherever_it_is_asked_for(
+    arch: str, rows: tuple[int, ...]
+) -> None:
     few = (KernelPath.GEMV_MULTISTAGE, KernelPath.CODES_ROWS)
     for m in (1, 5, 64):
-        assert _chosen("quantized_linear", _codes(m), "sm_90a").defines["PATH"] in few
-    many = _chosen("quantized_linear", _codes(300), "sm_90a")
-    assert many.defines["PATH"] == KernelPath.CODES_TMA
-    ordered = _chosen("quantized_linear", _codes(300), "sm_90a", _ALL)
+        assert _chosen("quantized_linear", _codes(m, 1, rows), arch).defines["PATH"] in few
+    many = _chosen("quantized_linear", _codes(300, 1, rows), arch)
+    assert many.defines["PATH"] not in few
+    ordered = _chosen("quantized_linear", _codes(300, 1, rows), arch, _ALL)
     assert ordered.defines["PATH"] == KernelPath.CODES_ROWS
     tokens = 8 * ordered.defines["TOKENS"]
     assert ordered.launches[0].grid[0] % -(-300 // tokens) == 0
@@ -133,6 +161,9 @@ def test_other_methods_and_targets_that_ask_for_speed_choose_freely() -> None:
     recipe = Recipe(0, "auto", False)
     config = _chosen("linear", _linear(1, 1536, 1536), "sm_90a", recipe)
     assert config.defines["PATH"] == KernelPath.GEMV_MULTISTAGE
+    few = {m: _chosen("quantized_linear", _codes(m), "sm_90a", recipe) for m in (1, 64)}
+    assert few[1].defines["PATH"] == KernelPath.GEMV_MULTISTAGE
+    assert few[64].defines["PATH"] == KernelPath.CODES_ROWS
 
 
 def test_the_recipe_of_an_image_says_how_far_the_order_goes() -> None:

@@ -11,11 +11,12 @@ import torch
 from npusim.abi.kernels import KERNELS
 from npusim.abi.quantization import Quantization
 from npusim.codegen.cuda import nvrtc, tma_codes
-from npusim.codegen.cuda.choices import default_choice
+from npusim.codegen.cuda.choices import default_choice, sized_choice
 from npusim.codegen.cuda.compile_kernels import specialise
 from npusim.codegen.cuda.tma_codes import CodeTile
 from npusim.codegen.cuda.variants import variants
 from npusim.codegen.launch_config import TensorMap
+from npusim.codegen.wanted import Recipe
 from npusim.targets import TargetConfig
 from tests.codegen import host
 from tests.codegen.ptxas import SPILLED, spilled
@@ -42,6 +43,16 @@ def test_loads_of_codes_lie_in_one_segment() -> None:
     assert tma_codes.fits(_fields(gated), two) and tma_codes.fits(_fields(gated), one)
     assert not tma_codes.fits(_fields(Product(_INT8, 128, 508, (64,))), one)
     assert not tma_codes.fits(_fields(Product(_INT8, 128, 512, (64,), torch.float32)), one)
+
+
+@pytest.mark.parametrize("tokens", [8, 64, 128, 256])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+def test_registers_of_a_processor_are_enough(tokens: int, groups: int, blocks: int) -> None:
+    """A thread has at most 255; ptxas takes 24 to 256, in eights, where some are moved."""
+    count = CodeTile(groups, tokens, 4, 2, blocks, 1.0, 1.0, 1.0).registers
+    assert count == 0 or (count in range(24, 256, 8))
+    assert blocks * 128 * (groups * count + (24 if count else 0)) <= 65536
 
 
 def test_maps_describe_codes_as_halves() -> None:
@@ -81,18 +92,20 @@ def test_all_forms_go_by_them(how: Quantization, k: int, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("how", [_INT8, Quantization("int4", 128), _INT4], ids=str)
 def test_tiles_compile_without_spilling(how: Quantization, compiler: nvrtc.Nvrtc) -> None:
-    hopper = TargetConfig.named("cuda:sm_90a")
-    for m in (100, 1024):
-        for product in (
-            Product(how, m, 1536, (8960, 8960), gated=True),
-            Product(how, m, 8960, (1536,), torch.float16),
-        ):
-            stem, params = product.key
-            name = default_choice(stem, params, hopper).variant
-            source, _, options = specialise(stem, params, 0b1110, name)
-            options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
-            log = compiler.compile(source, options, name)[1]
-            assert spilled(log) <= SPILLED and "C75" not in log, (name, log)
+    hopper, step = TargetConfig.named("cuda:sm_90a"), Recipe(0, "none", False, "auto")
+    for product, recipe in (
+        (Product(how, 100, 1536, (8960, 8960), gated=True), Recipe(0, "none", False)),
+        (Product(how, 300, 8960, (1536,), torch.float16), Recipe(0, "none", False)),
+        (Product(how, 8, 1536, (8960, 8960), gated=True), step),
+        (Product(how, 128, 8960, (1536,), torch.float16), step),
+    ):
+        stem, params = product.key
+        name = sized_choice(stem, params, hopper, None, recipe).variant
+        assert "codes" in name
+        source, _, options = specialise(stem, params, 0b1110, name)
+        options = ("--gpu-architecture=sm_90a", *options, "--ptxas-options=-v")
+        log = compiler.compile(source, options, name)[1]
+        assert spilled(log) <= SPILLED and "C75" not in log, (name, log)
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -76,7 +76,8 @@ class Steps:
 @pytest.mark.parametrize(
     ("dtype", "quantize", "invariance"),
     [(torch.bfloat16, None, "auto"), (torch.float16, None, "auto"), (torch.float32, None, "all"),
-     (torch.bfloat16, "int8", "all"), (torch.bfloat16, "int4-g32", "all")],
+     (torch.bfloat16, "int8", "auto"), (torch.float16, "fp8", "auto"),
+     (torch.bfloat16, "int4-g32", "auto"), (torch.bfloat16, "int4-g128-asymmetric", "all")],
 )  # fmt: skip
 def test_a_prompt_has_the_same_bits_in_any_chunks_and_company(
     dtype: torch.dtype, quantize: str | None, invariance: str

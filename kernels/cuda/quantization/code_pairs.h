@@ -69,6 +69,27 @@ inline unsigned small_nibble_pair(unsigned word, int i) {
                     : multiply_add_pairs<float16>(word & 0x00f000f0u, 0x68006800u, 0xa400a400u);
 }
 
+// Small pairs of T, as exact as the codes: times 2^-9 of float16, 2^-6 of bfloat16. What a byte
+// stands for as the low bits of a bfloat16 is its value times 2^-133, as the least exponent of
+// normal numbers is that of the smaller ones.
+template <typename T>
+constexpr float kSmallScale = kSame<T, bfloat16> ? 64.0f : 512.0f;
+// Of nibbles, as above, plus `less`: minus their zero point, times 2^-9 or 2^-6, twice.
+template <typename T>
+unsigned small_nibble_pair_as(unsigned word, int i, unsigned less) {
+  constexpr bool kShort = kSame<T, bfloat16>;
+  constexpr unsigned kLow = kShort ? 0x7f007f00u : 0x78007800u;
+  constexpr unsigned kHigh = kShort ? 0x7d007d00u : 0x68006800u;
+  return i % 2 == 0 ? multiply_add_pairs<T>(word & 0x000f000fu, kLow, less)
+                    : multiply_add_pairs<T>(word & 0x00f000f0u, kHigh, less);
+}
+// Minus a zero point in sixteenths, for the above.
+template <typename T>
+unsigned small_zero_pair(unsigned sixteenths) {
+  const float less = static_cast<float>(sixteenths) * (-0.0625f / kSmallScale<T>);
+  return pack_pair<T>(less, less);
+}
+
 // The same as pairs of T, of words as they are stored. bfloat16 has seven bits behind a power of
 // two: an int8 is 128 and its low bits, less 128 or, where its high bit is set, 256.
 template <typename T>
@@ -79,6 +100,17 @@ unsigned byte_pair_as(unsigned word, int i) {
                                  (two & 0x007f007fu) | 0x43004300u);
   } else {
     return byte_pair(word ^ 0x80808080u, i);
+  }
+}
+// The same times kByteScale, of a word whose high bits are turned over where kTurnsBytes says so.
+template <typename T>
+constexpr float kByteScale = kSame<T, bfloat16> ? 64.0f : 1.0f;
+template <typename T>
+unsigned small_byte_pair(unsigned turned, int i) {
+  if constexpr (kSame<T, bfloat16>) {
+    return multiply_add_pairs<T>(spread_bytes(turned, 0, i), 0x7f007f00u, 0xc000c000u);
+  } else {
+    return byte_pair(turned, i);
   }
 }
 // Codes 2i and 2i + 1 of a word of float8. Where the processor converts none, and for bfloat16,

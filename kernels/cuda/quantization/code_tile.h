@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cuda/matmul/epilogue.h"
 #include "kernels/cuda/matmul/linear_tile.h"
+#include "kernels/cuda/quantization/code_pairs.h"
 #include "kernels/cuda/quantization/quantized_operands.h"
 
 namespace npusim {
@@ -10,7 +11,13 @@ constexpr int kGroups128 = NPUSIM_GROUPS;  // warpgroups, of 64 rows of W
 constexpr int kTokens = NPUSIM_TOKENS;     // rows of x of a tile
 constexpr int kTileWeights = 64 * kGroups128, kTileOutputs = kTileWeights / kParts;
 constexpr int kClusterK = NPUSIM_CLUSTER_K;  // blocks of a cluster, with a slice of K each
-constexpr int64_t kClusterSlice = ceil_div(ceil_div(params.k, kClusterK), 64) * 64;
+// Slices are whole blocks of codes; beyond K, codes and x are zero.
+constexpr int kCodeBlockK = kBytes ? 128 : 256;  // elements in 128 bytes of codes
+constexpr int64_t kClusterSlice =
+    ceil_div(ceil_div(params.k, kClusterK), kCodeBlockK) * kCodeBlockK;
+constexpr bool kSumsGroups = NPUSIM_SUMS_GROUPS;  // of int4, else rounded elements
+// What sums of bytes are multiplied by before their scale.
+constexpr float kByteFactor = kFloatCodes ? 1.0f : kByteScale<X>;
 constexpr int kLoadRows = 32;  // of W; of a gated product, a warpgroup has as many of either part
 constexpr bool kOneTokenTile = params.m <= kTokens;  // W is read once, and leaves L2 first
 
@@ -25,9 +32,10 @@ struct CodeTile {
   int k_rank = static_cast<int>(blockIdx.z);
   int64_t begin = k_rank * kClusterSlice;  // of K
 
-  // Steps of 64 elements.
+  // Steps of 64 elements, of whole blocks.
   int steps() const {
-    return static_cast<int>(ceil_div(smaller(kClusterSlice, params.k - begin), 64));
+    const int64_t left = smaller(kClusterSlice, params.k - begin);
+    return static_cast<int>(ceil_div(left, kCodeBlockK)) * (kCodeBlockK / 64);
   }
   // The first row of W of a load; the launch rule sees to it that all of them are of one segment.
   SegmentRow segment_row(int load) const {
@@ -64,31 +72,26 @@ struct StoredColumns {
   int count;
   float scales[kBytes ? kParts : 1][8], bias[8], second_bias[8];
 
-  StoredColumns(void* const* operands, int first_column)
+  // Scales of the columns' rows of W, of either part, with biases `biases_at` behind them.
+  StoredColumns(void* const* operands, int first_column, const float* part, const float* second,
+                int biases_at)
       : epilogue(Epilogue(operands, params.segments)),
         first(first_column),
         count(static_cast<int>(smaller<int64_t>(params.n - first_column, 8))) {
     epilogue.wide =
         epilogue.wide && params.ldy % 8 == 0 && (!params.residual || params.ldr % 8 == 0);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const bool exists = e < count;
-      bias[e] = exists ? epilogue.epilogue.bias_at(first + e) : 0.0f;
-      second_bias[e] =
-          exists && kParts == 2 ? epilogue.epilogue.bias_at(params.n + first + e) : 0.0f;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if constexpr (kBytes) {
-          scales[part][e] =
-              exists ? *weight_row(operands, first + e + part * params.n).scale : 0.0f;
-        }
-      }
+    load_floats<8>(part + biases_at, bias);
+    load_floats<8>(second + biases_at, second_bias);
+    if constexpr (kBytes) {
+      load_floats<8>(part, scales[0]);
+      load_floats<8>(second, scales[kParts - 1]);
     }
   }
   void store(int64_t row, float (&v)[kParts][8]) const {
     if constexpr (kBytes) {
 #pragma unroll
-      for (int e = 0; e < 8 * kParts; ++e) v[e / 8][e % 8] *= scales[e / 8][e % 8];
+      for (int e = 0; e < 8 * kParts; ++e)
+        v[e / 8][e % 8] = v[e / 8][e % 8] * kByteFactor * scales[e / 8][e % 8];
     }
     if constexpr (kParts == 2) {
       float y[8];

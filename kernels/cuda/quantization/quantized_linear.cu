@@ -3,7 +3,7 @@
 //
 // NPUSIM_PATH (common/paths.h) is GEMV_MULTISTAGE for one row of 16-bit x or a few, whose products
 // with codes the tensor cores add up (gemv_codes.h); CODES_ROWS for up to 64, in the same order
-// (codes_rows.h); CODES_TMA for more on Hopper (tma_codes.h); GEMV_SIMT for few rows of x, in
-// float32; TILE_MMA for 16-bit x: codes of int8 as they are, elements of int4 rounded to x's type;
-// or TILE_SIMT.
+// (codes_rows.h); CODES_TMA on Hopper for more, and in steps for any (tma_codes.h); GEMV_SIMT for
+// few rows of x, in float32; TILE_MMA for 16-bit x: codes of int8 as they are, elements of int4
+// rounded to x's type; or TILE_SIMT.
 #include "kernels/cuda/quantization/quantized_entry.h"

@@ -288,7 +288,7 @@ class CodeTile:
 
 @dataclass(frozen=True, slots=True)
 class CodeRows:
-    """Products of 2 to 64 rows with quantized weights.
+    """Products of several rows with quantized weights.
 
     Attributes:
         multistage_rows: up to which they are computed as one row is.
@@ -296,9 +296,9 @@ class CodeRows:
             of 256 has registers for.
         begin_us: to begin and end a block.
         block_bytes_per_us: of weights and x, that a block reads.
-        tiles: of more rows.
+        tiles: by TMA, of any number of rows.
         exchange_us: for each block beyond the first that splits K in a cluster, of 8,192 sums; it
-            grows with their number to the power of 1.5.
+            grows with the fourth root of their number.
         expand_begin_us: to begin and end a launch that expands codes, and to have the product wait
             for it.
         expanded_bytes_per_us: of codes and what they are expanded to.

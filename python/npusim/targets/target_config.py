@@ -80,10 +80,10 @@ class TargetConfig:
         libraries: which commands cuBLASLt and cuDNN, or on Metal MPS, compute where they are
             there: "auto", those they were measured to be faster at; "all" they can; or "none".
         batch_invariance: where rows of a method over pages have the same bits in any number of rows
-            and any chunks: "auto", where that costs next to nothing, which is products that TMA
-            loads, and those over quantized weights of up to 64 rows; "all", in other products
-            too; or "none", for speed alone. Only where device code is generated: other kernels
-            have one order.
+            and any chunks: "auto", where that costs little, which is products that TMA loads, over
+            quantized weights as well, and of these up to 64 rows elsewhere; "all", in other
+            products too; or "none", for speed alone. Only where device code is generated: other
+            kernels have one order.
         run_seconds: fixed time of calling a program, in seconds. This and the rates below are
             estimates, by which a partitioned model is cut (`npusim/partition/cost.py`).
         compute_rate: floating-point operations a second.

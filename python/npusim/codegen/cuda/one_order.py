@@ -3,7 +3,8 @@
 A step has rows of many requests, and a request's answer is not to depend on how many others there
 are. So K is cut into slices whose number follows from the weights alone, each is summed block by
 block in order, and slices are added up in order, by whatever kernel is the fastest for the rows
-there are. What cannot be loaded by TMA has tiles of one kind for all rows.
+there are. What cannot be loaded by TMA has tiles of one kind for all rows. Products over codes have
+slices and tiles of their own (tma_codes.py).
 
 Owns which kernels share an order, and which of them computes a command.
 """
@@ -14,7 +15,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda import code_rows, decoding, matmul_rules, rows, swap_ab, tma_matmul
+from npusim.codegen.cuda import (
+    code_rows,
+    decoding,
+    matmul_rules,
+    rows,
+    swap_ab,
+    tma_codes,
+    tma_matmul,
+)
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -174,6 +183,11 @@ STEMS = (*tma_matmul.STEMS, "quantized_linear", "norm")  # whose kernels have se
 def configs(stem: str, p: Params) -> Configs:
     """Returns the ways to compute a command in one order, by name; the rule's first."""
     found: Configs = linear_configs(p) if stem in tma_matmul.STEMS else {}
+    if stem in tma_codes.STEMS:
+        found = {
+            PREFIX + tile.name: _deferred(tma_codes.tma_codes, p, tile)
+            for tile in tma_codes.ordered_tiles(p)
+        }
     return {**found, _TILES: _deferred(tiles, stem, p)}
 
 
@@ -187,10 +201,10 @@ def variant_of(stem: str, p: Params, tma: bool, how: str) -> str | None:
     """
     if stem not in STEMS or how == "none":
         return None
-    if how == "auto" and stem == "quantized_linear":
+    first = next(iter(configs(stem, p))) if tma else _TILES
+    if how == "auto" and stem == "quantized_linear" and first == _TILES:
         few = as_int(p, "m") <= code_rows.MOST_ROWS and decoding.split_of(p) is not None
         return _TILES if few else None
-    first = next(iter(configs(stem, p))) if tma else _TILES
     if how == "auto" and stem in tma_matmul.STEMS and first == _TILES:
         return None  # few rows are streamed faster
     return first

@@ -1,11 +1,12 @@
-"""Launch configurations of products of many rows with codes, by `quantization/tma_codes.h`.
+"""Launch configurations of products of rows with codes, by `quantization/tma_codes.h`.
 
-Their code runs everywhere, but is made for sm_90a.
+Steps have them for any number of rows, in one order (`ordered_tiles`), others for many. Their code
+runs everywhere, but is made for sm_90a.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BYTE_CODES
@@ -25,11 +26,14 @@ _GROUP_ROWS = 64  # rows of W, of a warpgroup
 _LOAD_ROWS = 32  # of W
 _STEP = 64  # elements of K
 _REGISTERS = 65536  # of a processor
+_MOST_REGISTERS = 240  # of a thread, that others' can be added up to
 _LOADING_REGISTERS = 24  # of a thread of a warpgroup that only loads
 _PLAIN = 64  # rows and columns of the tiles of devices without TMA
 _PLAIN_STAGES = 3
 _EXCHANGED = 64 * 128  # sums of a tile, whose exchange was measured
-_SPLITS = (1, 2, 3, 4, 5, 6, 8)
+_EXCHANGE_GROWTH = 0.25  # the power of their number
+_USUAL_ROWS = 64  # of a step, that the slices of an order are chosen for
+_SPLITS = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class CodeTile(measured.CodeTile):
     """A tile as launches have it; `split`: slices of K, for as many blocks of a cluster."""
 
     split: int = 1
+    sums_groups: bool = False
 
     @property
     def name(self) -> str:
@@ -44,16 +49,20 @@ class CodeTile(measured.CodeTile):
         return (
             f"codes {64 * self.groups}x{self.tokens}/{self.split} "
             f"s{self.x_stages}.{self.code_stages}.{self.per_processor}"
+            f"{' sums' if self.sums_groups else ''}"
         )
 
     @property
     def registers(self) -> int:
         """Of a thread that multiplies, where a whole warpgroup loads to leave it these; else 0."""
-        if self.groups * self.per_processor < 4 and self.tokens <= 128:
+        resident = self.groups * self.per_processor
+        if resident < 4 and (self.tokens < 128 or (self.groups, resident) == (1, 3)):
             return 0
         warps = 4 * (self.groups + 1) * self.per_processor
         # A launch has as many for each, and what some give back is what others can have.
         each = _REGISTERS // 4 // blocks(warps, 4) // 32 // 8 * 8
+        if each > _MOST_REGISTERS:
+            return 0  # a launch gives all that a thread can have
         return (each + (each - _LOADING_REGISTERS) // self.groups) // 8 * 8
 
     @property
@@ -65,7 +74,7 @@ class CodeTile(measured.CodeTile):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return max(self.rings, self.tokens * (64 * self.groups + 4) * 4)
+        return max(self.rings, self.tokens * (64 * self.groups + 4) * 4) + self.groups * 64 * 8
 
 
 _FIT = GPU.code_rows
@@ -85,9 +94,15 @@ def fits(p: Params, tile: CodeTile) -> bool:
         together = segments == 1 or rows == (n, n)
     else:
         together = all(count % _LOAD_ROWS == 0 for count in rows[:-1])
-    slice_k = blocks(blocks(k, tile.split), _STEP) * _STEP
+    unit = (2 if p["format"] in BYTE_CODES else 4) * _STEP
+    slice_k = blocks(blocks(k, tile.split), unit) * unit
     if tile.split > 1 and (slice_k < 4 * _STEP or blocks(k, slice_k) != tile.split):
         return False
+    crowded = tile.tokens >= 128 and tile.groups * tile.per_processor == 3 and not tile.registers
+    if crowded and p["format"] not in BYTE_CODES:
+        return False  # no registers for scales
+    if tile.sums_groups and tile.groups * tile.tokens > 256:
+        return False  # nor for the sums of a group beside those of all
     return together and tile.shared <= GPU.processors.block_shared_bytes
 
 
@@ -120,6 +135,7 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
         "BLOCKS_PER_SM": tile.per_processor,
         "REGISTERS": tile.registers,
         "MAPS": len(maps),
+        "SUMS_GROUPS": int(tile.sums_groups),
         "ARGUMENTS": 1 + segments + epilogue_operands(p),
     }
     grid = (blocks(m, tile.tokens), blocks(n * parts, _GROUP_ROWS * tile.groups), tile.split)
@@ -136,18 +152,38 @@ def tiles(p: Params, most: int) -> list[CodeTile]:
     return sorted(found, key=lambda tile: microseconds(p, tile))[:most]
 
 
+def ordered_tiles(p: Params) -> list[CodeTile]:
+    """Returns the tiles of one order for any number of rows, the fastest by `microseconds` first.
+
+    The order is that of slices of K, whose number follows from the weights alone, and where codes
+    have groups that of sums of each.
+    """
+    sums = p["format"] not in BYTE_CODES
+    made = [replace(tile, sums_groups=sums) for tile in TILES]
+
+    def fastest(m: int) -> list[CodeTile]:
+        sized = {**p, "m": m}
+        found = [tile for tile in made if fits(sized, tile)]
+        return sorted(found, key=lambda tile: microseconds(sized, tile))
+
+    usual, tiles = fastest(_USUAL_ROWS), fastest(as_int(p, "m"))
+    return [tile for tile in tiles if tile.split == usual[0].split]
+
+
 def microseconds(p: Params, tile: CodeTile) -> float:
     """Returns about how long a product takes by a tile, as the architecture was measured."""
     m, n, k = (as_int(p, name) for name in "mnk")
     parts = 2 if p["gated"] else 1
     grid = blocks(m, tile.tokens) * blocks(n * parts, _GROUP_ROWS * tile.groups) * tile.split
-    places = PROCESSORS * tile.per_processor
-    waves = blocks(grid, places)
-    beside = blocks(min(grid, places), PROCESSORS)
-    step = max(tile.step_us, beside * tile.shared_step_us)
-    time = waves * (blocks(blocks(k, _STEP), tile.split) * step + tile.ends_us)
-    if tile.split > 1:  # worth it on processors that have nothing to do
-        area = 64 * tile.groups * tile.tokens / _EXCHANGED
-        exchange = _FIT.exchange_us * area**1.5 * (tile.split - 1)
-        time += exchange * (1 if grid <= PROCESSORS * 1.5 else 10)
-    return time
+    processors = GPU.processors.clustered if tile.split > 2 else PROCESSORS
+    full, rest = divmod(grid, processors * tile.per_processor)
+    steps = blocks(blocks(k, _STEP), tile.split)
+    area = 64 * tile.groups * tile.tokens / _EXCHANGED
+    ends = tile.ends_us + _FIT.exchange_us * area**_EXCHANGE_GROWTH * (tile.split - 1)
+
+    def wave(beside: int) -> float:
+        return steps * max(tile.step_us, beside * tile.shared_step_us) + ends if beside else 0.0
+
+    time = full * wave(tile.per_processor) + wave(blocks(rest, processors))
+    row_bytes = k if p["format"] in BYTE_CODES else k // 2
+    return max(time, n * parts * row_bytes / GPU.tma_matmul.read_bytes_per_us)
