@@ -7,33 +7,47 @@ namespace {
 
 using Params = abi::MatmulParams;
 
-// How a command is cut: one block of rows and columns of one batch item after another; a task
-// takes as many as make it worth while.
+// How a command is cut: one block of rows and columns of one batch item after another, blocks as
+// equal as can be; a task takes as many as make it worth while.
 struct Plan {
+  int64_t rows = 1, columns = 1;  // of a block
   int64_t row_blocks, column_blocks;
-  int64_t total, per_task;
+  int64_t total, per_task = 1;
 
   explicit Plan(const Params& p) {
     constexpr double kTaskWork = 1 << 17;
+    constexpr double kFewRows = 4;  // fewer still wait for b as long as these
+    constexpr int64_t kBlocks = 8;  // as many need not be alike
     row_blocks = matmul_blocks(p.m, kMatmulRows);
     column_blocks = matmul_blocks(p.n, kMatmulColumns);
-    total = row_blocks * column_blocks;
-    for (const int64_t size : p.batch) total *= size;
-    const double work = static_cast<double>(std::min(p.m, kMatmulRows)) *
-                        static_cast<double>(std::min(p.n, kMatmulColumns)) *
+    int64_t items = row_blocks;
+    for (const int64_t size : p.batch) items *= size;
+    total = items * column_blocks;
+    if (total <= 0) return;
+    rows = matmul_blocks(p.m, row_blocks);
+    const double item = std::max(static_cast<double>(rows), kFewRows) * static_cast<double>(p.n) *
                         static_cast<double>(p.k);
-    per_task = std::max<int64_t>(1, static_cast<int64_t>(kTaskWork / (work + 1)));
+    const double work = item * static_cast<double>(items);
+    if (items < kBlocks) {
+      const int64_t blocks = static_cast<int64_t>(std::min(work / kTaskWork, double{kBlocks}));
+      column_blocks = std::max(column_blocks, matmul_blocks(blocks / 2 * 2, items));
+    }
+    columns = matmul_blocks(matmul_blocks(p.n, column_blocks), kLanes) * kLanes;
+    column_blocks = matmul_blocks(p.n, columns);
+    total = items * column_blocks;
+    const double tasks = std::clamp(work / kTaskWork, 1.0, static_cast<double>(total));
+    per_task = matmul_blocks(total, static_cast<int64_t>(tasks));
   }
-  int64_t tasks() const { return (total + per_task - 1) / per_task; }
+  int64_t tasks() const { return matmul_blocks(total, per_task); }
 };
 
 MatmulCell cell_at(const Params& p, const Plan& plan, int64_t index) {
-  const int64_t column = index % plan.column_blocks * kMatmulColumns;
+  const int64_t column = index % plan.column_blocks * plan.columns;
   index /= plan.column_blocks;
-  const int64_t row = index % plan.row_blocks * kMatmulRows;
+  const int64_t row = index % plan.row_blocks * plan.rows;
   index /= plan.row_blocks;
-  MatmulCell cell{row * p.a_m, column * p.b_n, row * p.y_m + column,
-                  std::min(kMatmulRows, p.m - row), std::min(kMatmulColumns, p.n - column)};
+  MatmulCell cell{row * p.a_m, column * p.b_n, row * p.y_m + column, std::min(plan.rows, p.m - row),
+                  std::min(plan.columns, p.n - column)};
   for (int d = 5; d >= 0 && index > 0; --d) {
     const int64_t i = index % p.batch[d];
     index /= p.batch[d];
