@@ -22,7 +22,8 @@ _TILE_PANELS = 4
 _ROW_BLOCK = 120  # rows that share a pass over panels
 _SMALL, _TASK = 1 << 18, 1 << 20  # multiplications with an addition
 _FEW_ROWS, _TASKS, _UNEVEN = 8, 48, 8
-_BLOCK_ROWS, _BLOCK_COLUMNS, _BLOCK_TASK, _FEW_BLOCK_ROWS = 192, 256, 1 << 17, 4
+_BLOCK_ROWS, _BLOCK_COLUMNS, _PANEL, _FEW_BLOCK_ROWS = 192, 256, 64, 4
+_BLOCK_TASK, _SHARED, _BLOCK = 1 << 16, 1 << 18, 1 << 20  # multiplications with an addition
 _UNITS = 8  # that a core's part of a command is claimed in (cpp/cpu/command_list.cpp)
 _MANY = 64  # tasks of which cores get even parts, nearly
 
@@ -97,13 +98,15 @@ def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
     blocks, across = row_blocks(BLOCKS, rows), _up(columns, _BLOCK_COLUMNS)
     items, height = blocks * groups, _up(rows, blocks)
     work = max(height, _FEW_BLOCK_ROWS) * columns * depth * items
-    if items < _UNEVEN:
-        wanted = min(work // _BLOCK_TASK, _UNEVEN) // 2 * 2
-        across = max(across, _up(wanted, items))
-    width = _up(_up(columns, across), _LANES) * _LANES
-    across = _up(columns, width)
+    if work >= _SHARED and items * across < _UNEVEN:
+        across = max(across, _up(min(work // _BLOCK, _UNEVEN), items))
+        across = min(across + items * across % 2, _up(columns, _LANES))
+    least = 4 if items * across < _UNEVEN else 1
+    unit = _LANES if _up(columns, _PANEL) < least * across else _PANEL
+    all_of = _up(columns, unit)
+    ends = [min(_even(all_of, across, at) * unit, columns) for at in range(across + 1)]
+    widths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
     heights = [min(height, rows - at * height) for at in range(blocks)]
-    widths = [min(width, columns - at * width) for at in range(across)]
     cells = [high * wide for high in heights for wide in widths]
     total = groups * len(cells)
     each = _up(total, min(max(work // _BLOCK_TASK, 1), total))
