@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 DEVICES = {
     "h200": "H200; layers in float16, decoders in bfloat16.",
     "cpu": "Two cores of a virtual machine on an AMD EPYC of the fourth generation (Zen 4, "
-    "AVX-512), two threads; layers in float32, decoders in bfloat16. Of up to six passes the "
+    "AVX-512), two threads; layers in float32, decoders in bfloat16. Of up to eight passes the "
     "median of each.",
 }
 HELD_OUT = {

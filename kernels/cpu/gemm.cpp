@@ -31,6 +31,8 @@ bool widens(const abi::GemmParams& p) {
 Split row_blocks(const abi::GemmParams& p) {
   int64_t limit = kRowBlock;
   if (widens(p)) limit = std::clamp<int64_t>(kWidenedFloats / std::max<int64_t>(p.k, 1), 8, limit);
+  // One panel cannot be shared by columns.
+  if (p.n <= kPanel && p.m >= 2 * kMaxTileRows) limit = std::min(limit, (p.m + 1) / 2);
   return Split(p.m, limit);
 }
 

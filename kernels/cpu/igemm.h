@@ -442,16 +442,12 @@ class TaskGrid {
   // `whole_rows`: making a row block ready costs too much to do it once a column block.
   TaskGrid(int64_t row_blocks, int64_t rows, int64_t columns, int64_t k, bool whole_rows = false)
       : row_blocks_(row_blocks), panels_((columns + kPanel - 1) / kPanel) {
-    const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
     const double work = static_cast<double>(std::max(rows, kFewRows)) *
                         static_cast<double>(columns) * static_cast<double>(k);
-    if (row_blocks == 0 || groups == 0) return;
+    if (row_blocks == 0 || panels_ == 0) return;
     serial_ = work < kSmall;
-    const double wanted = serial_ ? 1 : std::clamp(work / kTask, 1.0, double{kTasks});
-    const int64_t most = whole_rows && row_blocks > 1 ? 1 : groups;
-    const int64_t cuts = std::clamp(static_cast<int64_t>(wanted) / row_blocks, int64_t{1}, most);
-    column_blocks_ = Split(groups, (groups + cuts - 1) / cuts).parts;
     rows_first_ = whole_rows || rows > columns;
+    column_blocks_ = whole_rows && row_blocks > 1 ? 1 : cuts(serial_ ? 1 : work / kTask);
   }
   int64_t count() const { return serial_ ? std::min<int64_t>(1, cells()) : cells(); }
 
@@ -463,15 +459,33 @@ class TaskGrid {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = rows_first_ ? i / column_blocks_ : i % row_blocks_;
       const int64_t column = rows_first_ ? i % column_blocks_ : i / row_blocks_;
-      const int64_t groups = (panels_ + kTilePanels - 1) / kTilePanels;
-      const int64_t first = column * groups / column_blocks_ * kTilePanels;
-      const int64_t last = (column + 1) * groups / column_blocks_ * kTilePanels;
-      f(row, first, std::min(last, panels_));
+      f(row, first_panel(column), first_panel(column + 1));
     }
   }
 
  private:
+  static constexpr int64_t kUneven = 8;  // so many cells or more need not be alike
+
   int64_t cells() const { return row_blocks_ * column_blocks_; }
+  int64_t groups() const { return (panels_ + kTilePanels - 1) / kTilePanels; }
+
+  // Column blocks for so many tasks: two at least of what two workers can share, and an even number
+  // of cells where there are few, lest one of the workers wait for the other's last.
+  int64_t cuts(double tasks) const {
+    const int64_t wanted = static_cast<int64_t>(std::min(tasks, double{kTasks}));
+    if (serial_) return 1;
+    const int64_t groups = this->groups();
+    int64_t cuts = std::clamp(wanted / row_blocks_, int64_t{1}, groups);
+    if (cuts >= kUneven) return Split(groups, (groups + cuts - 1) / cuts).parts;
+    if (row_blocks_ * cuts < kUneven && row_blocks_ * cuts % 2 == 1) ++cuts;
+    return std::min(cuts, panels_);
+  }
+
+  // Few column blocks are as equal as panels allow; many are whole tiles of them.
+  int64_t first_panel(int64_t column) const {
+    if (column_blocks_ < kUneven) return Split::even(panels_, column_blocks_, column);
+    return std::min(column * groups() / column_blocks_ * kTilePanels, panels_);
+  }
 
   int64_t row_blocks_, panels_, column_blocks_ = 0;
   bool serial_ = false, rows_first_ = false;

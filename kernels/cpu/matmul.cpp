@@ -7,33 +7,54 @@ namespace {
 
 using Params = abi::MatmulParams;
 
-// How a command is cut: one block of rows and columns of one batch item after another; a task
-// takes as many as make it worth while.
+// How a command is cut: one block of rows and columns of one batch item after another, blocks as
+// equal as can be; a task takes as many as make it worth while.
 struct Plan {
+  int64_t rows = 1, columns = 1;  // of a block of rows; what columns are counted in
   int64_t row_blocks, column_blocks;
-  int64_t total, per_task;
+  int64_t total, per_task = 1;
 
   explicit Plan(const Params& p) {
-    constexpr double kTaskWork = 1 << 17;
+    constexpr double kTaskWork = 1 << 16;   // multiply-adds that a task should have,
+    constexpr double kShared = 1 << 18;     // that are worth cutting an item for,
+    constexpr double kBlockWork = 1 << 20;  // and that are left in a block
+    constexpr double kFewRows = 4;          // fewer still wait for b as long as these
+    constexpr int64_t kUneven = 8;          // as many blocks need not be alike
     row_blocks = matmul_blocks(p.m, kMatmulRows);
     column_blocks = matmul_blocks(p.n, kMatmulColumns);
-    total = row_blocks * column_blocks;
-    for (const int64_t size : p.batch) total *= size;
-    const double work = static_cast<double>(std::min(p.m, kMatmulRows)) *
-                        static_cast<double>(std::min(p.n, kMatmulColumns)) *
-                        static_cast<double>(p.k);
-    per_task = std::max<int64_t>(1, static_cast<int64_t>(kTaskWork / (work + 1)));
+    int64_t items = row_blocks;
+    for (const int64_t size : p.batch) items *= size;
+    total = items * column_blocks;
+    if (total <= 0) return;
+    rows = matmul_blocks(p.m, row_blocks);
+    const double work = std::max(static_cast<double>(rows), kFewRows) * static_cast<double>(p.n) *
+                        static_cast<double>(p.k) * static_cast<double>(items);
+    if (work >= kShared && total < kUneven) {
+      const auto wanted = static_cast<int64_t>(std::min(work / kBlockWork, double{kUneven}));
+      column_blocks = std::max(column_blocks, matmul_blocks(wanted, items));
+      if (items * column_blocks % 2 == 1) ++column_blocks;
+      column_blocks = std::min(column_blocks, matmul_blocks(p.n, kLanes));
+    }
+    total = items * column_blocks;
+    const int64_t panels = matmul_blocks(p.n, kMatmulPanel), least = total < kUneven ? 4 : 1;
+    columns = panels < least * column_blocks ? kLanes : kMatmulPanel;
+    const double tasks = std::clamp(work / kTaskWork, 1.0, static_cast<double>(total));
+    per_task = matmul_blocks(total, static_cast<int64_t>(tasks));
   }
-  int64_t tasks() const { return (total + per_task - 1) / per_task; }
+  int64_t tasks() const { return matmul_blocks(total, per_task); }
+  int64_t column(const Params& p, int64_t block) const {
+    const int64_t all = matmul_blocks(p.n, columns), more = all % column_blocks;
+    return std::min((block * (all / column_blocks) + std::min(block, more)) * columns, p.n);
+  }
 };
 
 MatmulCell cell_at(const Params& p, const Plan& plan, int64_t index) {
-  const int64_t column = index % plan.column_blocks * kMatmulColumns;
+  const int64_t block = index % plan.column_blocks, column = plan.column(p, block);
   index /= plan.column_blocks;
-  const int64_t row = index % plan.row_blocks * kMatmulRows;
+  const int64_t row = index % plan.row_blocks * plan.rows;
   index /= plan.row_blocks;
-  MatmulCell cell{row * p.a_m, column * p.b_n, row * p.y_m + column,
-                  std::min(kMatmulRows, p.m - row), std::min(kMatmulColumns, p.n - column)};
+  MatmulCell cell{row * p.a_m, column * p.b_n, row * p.y_m + column, std::min(plan.rows, p.m - row),
+                  plan.column(p, block + 1) - column};
   for (int d = 5; d >= 0 && index > 0; --d) {
     const int64_t i = index % p.batch[d];
     index /= p.batch[d];

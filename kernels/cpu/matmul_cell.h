@@ -18,6 +18,10 @@ namespace npusim::cpu::NPUSIM_ISA {
 
 inline constexpr int64_t kMatmulRows = 192, kMatmulColumns = 256, kMatmulDepth = 256;  // of a block
 inline constexpr int64_t kMatmulPanel = kPanelVectors * kLanes;
+// Rows up to which reading b twice where it lies is less than packing it, of sums no shorter than
+// this; and how deep a block of dot products of few rows is: so many pieces of rows of a stay in
+// the nearest cache, and pieces of b that are longer are read at a higher rate.
+inline constexpr int64_t kFewMatmulRows = 2 * kDotRows, kLeastDepth = 48, kFewMatmulDepth = 768;
 
 // One block of y: offsets of its first row of a, column of b and element of y.
 struct MatmulCell {
@@ -47,13 +51,15 @@ struct MatmulMethod {
   explicit MatmulMethod(const abi::MatmulParams& p, DotProducts when = DotProducts::kOfFewRows) {
     constexpr int64_t kStreamedDepth = 32;
     const bool floats = p.dtype == 0, few = p.m <= kDotRows;
-    dots = (few || when == DotProducts::kOfAnyRows) && p.b_k == 1 && p.b_n != 1;
+    const bool any = when == DotProducts::kOfAnyRows;
+    const bool twice = p.m <= kFewMatmulRows && p.k >= kLeastDepth;
+    dots = (few || twice || any) && p.b_k == 1 && p.b_n != 1;
     // A block read many times over becomes dense first: rows far apart evict each other's lines.
     const bool reread = p.m > 4 * product_rows(kPanelVectors) && p.n > 2 * kMatmulPanel;
     a_in_place = floats && !dots && (p.a_k == 1 || p.a_m == 1) && !(reread && p.k > kMatmulDepth);
     b_in_place = floats && p.b_n == 1 && !reread;
     // For few rows b only streams by: whole pages of it at a time.
-    depth = few && b_in_place ? kStreamedDepth : kMatmulDepth;
+    depth = few && b_in_place ? kStreamedDepth : dots && !any ? kFewMatmulDepth : kMatmulDepth;
     y_in_place = floats && p.alpha == 1 && p.n % kLanes == 0 && !dots;
   }
 };

@@ -32,18 +32,45 @@ void copy_rows(const StridedBlock<T>& block, float* to, int64_t to_row) {
     }
   }
 }
+// Rows [0, height) of columns [0, width) as rows, with zeros in place of more columns.
+template <typename T>
+[[gnu::noinline]] void copy_part_of_square(const T* from, int64_t column, int64_t width,
+                                           int64_t height, float* to, int64_t to_row) {
+  Vec square[kLanes] = {};
+  for (int64_t i = 0; i < width; ++i) square[i] = load_lanes(from + i * column, height);
+  transpose(square);
+  for (int64_t i = 0; i < height; ++i) store(to + i * to_row, square[i]);
+}
+// The same of kLanes each, which never leaves the registers. Brings near as many columns further
+// on, which follow or are of no use: a processor finds out by itself what comes next in a column,
+// and not where the next one begins.
+template <typename T>
+inline void copy_square(const T* from, int64_t column, float* to, int64_t to_row) {
+  const auto ahead = static_cast<uintptr_t>(kLanes * column) * sizeof(T);
+  Vec square[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    const T* at = from + i * column;
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + ahead));
+    square[i] = load(at);
+  }
+  transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(to + i * to_row, square[i]);
+}
 template <typename T>
 void copy_columns(const StridedBlock<T>& block, float* to, int64_t to_row) {
   for (int64_t c = 0; c < block.columns; c += kLanes) {
     const int64_t width = std::min<int64_t>(kLanes, block.columns - c);
     for (int64_t r = 0; r < block.rows; r += kLanes) {
       const int64_t height = std::min<int64_t>(kLanes, block.rows - r);
-      Vec square[kLanes] = {};
-      for (int64_t i = 0; i < width; ++i) {
-        square[i] = load_lanes(block.at + (c + i) * block.column + r, height);
+      const T* from = block.at + c * block.column + r;
+      float* at = to + r * to_row + c;
+      if (width == kLanes && height == kLanes) {
+        copy_square(from, block.column, at, to_row);
+      } else {
+        copy_part_of_square(from, block.column, width, height, at, to_row);
       }
-      transpose(square);
-      for (int64_t i = 0; i < height; ++i) store(to + (r + i) * to_row + c, square[i]);
     }
   }
 }

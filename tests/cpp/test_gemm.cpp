@@ -91,6 +91,23 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   test_product(isa, plain(500, 130, 70), random);  // several row blocks
   test_product(isa, plain(260, 64, 600), random);  // and blocks of K
   test_product(isa, plain(1, 2000, 800), random);  // many columns of one row
+  test_product(isa, plain(64, 88, 352), random);   // two tasks of three panels
+  test_product(isa, plain(40, 16, 900), random);   // of one panel
+  test_product(isa, plain(256, 72, 168), random);  // three row blocks by two of columns
+}
+
+// What tests/simulate/test_shares.py says, too.
+void test_tasks(const TestedIsa& isa) {
+  if (std::string_view(isa.name).find("avx512") != 0) return;
+  constexpr int64_t kTasks[][4] = {{64, 88, 352, 2},     {2, 160, 384, 2},  {100, 72, 840, 2},
+                                   {256, 72, 168, 6},    {64, 296, 480, 6}, {1024, 64, 4584, 9},
+                                   {32, 5512, 1160, 44}, {16, 16, 3136, 2}, {4, 24, 40, 1},
+                                   {1, 151936, 64, 48}};
+  for (const auto& [m, n, k, tasks] : kTasks) {
+    const abi::GemmParams p = plain(m, n, k);
+    const int64_t found = isa["gemm"].tasks(&p, 2);
+    expect(found == tasks, describe(isa, p), std::to_string(found) + " tasks");
+  }
 }
 
 void test_random(const TestedIsa& isa, std::mt19937& random) {
@@ -180,6 +197,7 @@ int main() {
   std::mt19937 random(1);
   for (const npusim::cpu::TestedIsa& isa : npusim::cpu::isas()) {
     npusim::cpu::test_shapes(isa, random);
+    npusim::cpu::test_tasks(isa);
     npusim::cpu::test_random(isa, random);
     npusim::cpu::test_nan(isa, random);
     npusim::cpu::test_refusals(isa, random);

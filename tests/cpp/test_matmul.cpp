@@ -108,6 +108,43 @@ void test_case(const TestedIsa& isa, const Params& p, std::mt19937& random) {
   }
 }
 
+// a·bᵀ of dense float32: items of one batch.
+Params dense(int64_t items, int64_t m, int64_t n, int64_t k) {
+  Params p{};
+  for (int64_t& size : p.batch) size = 1;
+  p.batch[5] = items;
+  p.m = m, p.n = n, p.k = k;
+  p.a_m = k, p.a_k = 1, p.b_k = 1, p.b_n = k, p.y_m = n;
+  p.a_batch[5] = m * k, p.b_batch[5] = n * k, p.y_batch[5] = m * n;
+  p.alpha = 1;
+  return p;
+}
+
+// Blocks of rows that are no multiple of the largest one, and of columns that are cut for tasks.
+void test_blocks(const TestedIsa& isa, std::mt19937& random) {
+  for (const Params& p : {dense(1, 203, 40, 33), dense(2, 12, 200, 160), dense(1, 30, 144, 300),
+                          dense(1, 50, 328, 70), dense(3, 1, 552, 400), dense(1, 9, 257, 130)}) {
+    test_case(isa, p, random);
+    Params half = p;
+    half.dtype = static_cast<int32_t>(abi::DType::kBfloat16);
+    test_case(isa, half, random);
+  }
+}
+
+// What tests/simulate/test_shares.py says, too.
+void test_tasks(const TestedIsa& isa) {
+  if (std::string_view(isa.name).find("avx512") != 0) return;
+  constexpr int64_t kTasks[][5] = {
+      {1, 30, 144, 1592, 6}, {32, 16, 24, 128, 16},  {1, 12, 200, 160, 2}, {2, 203, 48, 160, 4},
+      {1, 1, 552, 3304, 6},  {12, 11, 592, 112, 36}, {1, 65, 32, 32, 1},   {4, 478, 520, 32, 36},
+      {1, 5, 16, 16, 1},     {16, 205, 832, 32, 128}};
+  for (const auto& [items, m, n, k, tasks] : kTasks) {
+    const Params p = dense(items, m, n, k);
+    const int64_t found = isa["matmul"].tasks(&p, 2);
+    expect(found == tasks, describe(isa, p), std::to_string(found) + " tasks");
+  }
+}
+
 // No terms: every sum is 0.
 void test_empty_depth(const TestedIsa& isa, std::mt19937& random) {
   Params p = random_case(random);
@@ -156,6 +193,8 @@ void test_isa(const TestedIsa& isa) {
   std::mt19937 random(11);
   for (int i = 0; i < 300; ++i) test_case(isa, random_case(random), random);
   for (int i = 0; i < 5; ++i) test_empty_depth(isa, random);
+  test_blocks(isa, random);
+  test_tasks(isa);
   test_refusals(isa, random);
   for (int i = 0; i < 40; ++i) {
     const Params p = random_case(random);

@@ -40,11 +40,11 @@ def test_commands_meet_by_their_node() -> None:
         (1, "net_1", 4e-6),
     ]
     assert [p.error for p in found.pairs] == pytest.approx([0, -0.5])
-    assert [p.kind for p in found.pairs] == ["linear", "linear"]
+    assert [p.kind for p in found.pairs] == ["linear_loose", "linear_loose"]
     assert [node for node, _ in found.only_predicted] == ["net_2", "net_3"]
     assert found.only_measured == (("other", 7e-6),)
     (group,) = found.groups
-    assert (group.name, group.count) == ("linear", 2)
+    assert (group.name, group.count) == ("linear_loose", 2)
     assert group.error == pytest.approx(-0.4) and found.all.error == group.error
     assert (group.mean, group.median, group.worst) == pytest.approx((0.25, 0.25, 0.5))
     assert found.error == pytest.approx(0, abs=1e-9) and found.measured == 1e-5

@@ -87,6 +87,37 @@ def test_cores_share_tasks_that_may_not_come_out_even() -> None:
     assert three.start == one.start
 
 
+def test_a_kernels_own_grid_says_what_the_busiest_core_has() -> None:
+    params = linear(100, 72, 840)
+    work = work_of("linear", params, *cost("linear", params))
+    kind = replace(LINEAR, grid="panels", pack_ns=1.0, item_rows=6, item_columns=64, item_depth=400)
+    assert work.items(LINEAR) == 7 * 2 and work.items(kind) == 17 * 2 * 3
+    assert work.packed(kind) == 72 * 840 and work.packed(replace(kind, grid="")) == 72 * 840
+    taller = replace(work, rows=130)  # two blocks of rows go through the second factor
+    assert taller.packed(kind) == 2 * 72 * 840
+    assert work.uneven(kind, 1) == 1 and work.uneven(kind, 2) == pytest.approx(1.2)  # 3 panels of 5
+    alone, shared = (replace(DEVICE, cores=n, classes=(kind, OTHER)) for n in (1, 2))
+    one, two = (command_time(work, "linear", device) for device in (alone, shared))
+    items = 1e-6 * 0.25 * 17 * 2 * 3
+    packed = 1e-9 * 72 * 840
+    assert one.start == pytest.approx(2e-6 + items + packed, rel=1e-12)
+    assert two.start == pytest.approx(2e-6 + 1.2 * (items + packed), rel=1e-12)
+    assert two.compute == pytest.approx(1.2 * one.compute, rel=1e-12)
+    assert two.memory == pytest.approx(1.2 * one.memory, rel=1e-12)
+
+
+def test_a_core_by_itself_reaches_more_of_a_memorys_rate_than_its_part() -> None:
+    params = linear(4, 24, 40)  # one task
+    work = work_of("linear", params, *cost("linear", params))
+    kind = replace(LINEAR, grid="panels")
+    times = []
+    for share in (0.0, 0.5, 0.8, 1.0):
+        device = replace(DEVICE, cores=2, classes=(replace(kind, core_share=share), OTHER))
+        times.append(command_time(work, "linear", device).memory)
+    alone = command_time(work, "linear", DEVICE).memory
+    assert times == pytest.approx([2 * alone, 2 * alone, alone / 0.8, alone], rel=1e-12)
+
+
 def test_a_second_factor_is_packed_before_it_is_multiplied() -> None:
     params = linear(20, 100, 50)
     work = work_of("linear", params, *cost("linear", params))
@@ -310,6 +341,10 @@ def test_contradictions_are_refused(changed: dict[str, object], said: str) -> No
         ({"units": 0}, "below 1"),
         ({"task_operations": -1}, "less than nothing"),
         ({"task_rows": 16}, "one of 'task_rows' and 'task_columns'"),
+        ({"grid": "hexagons"}, "the grid 'hexagons'; there are panels, blocks"),
+        ({"item_rows": 6}, "an item of no size"),
+        ({"item_depth": -1}, "an item of no size"),
+        ({"core_share": 1.5}, "reaches more than all"),
     ],
 )
 def test_a_class_without_meaning_is_refused(changed: dict[str, object], said: str) -> None:

@@ -35,6 +35,7 @@ _ROW_TILES = (
     *((4, 1), (16, 1), (64, 1), (128, 1)),
 )
 _TASKS = 0, *(1 << bits for bits in range(12, 24, 2))  # operations of a task, of cores that share
+_CORE_SHARES = 0.5, 0.6, 0.7, 0.8  # of a memory's rate that one core reaches
 # Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
 _NUMBERS = (
     *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns", "pack_ns"),
@@ -258,9 +259,9 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
     """Returns a class with the numbers that fit best."""
     tiles = _TILES if kind.products else _ROW_TILES
     shapes = (
-        replace(kind, tile_rows=rows, tile_columns=columns, units=units, task_operations=least)
+        replace(kind, tile_rows=rows, tile_columns=columns, units=units, **shared)  # type: ignore
         for units in sorted({1, *(one.units for one in device.classes)})
-        for least in (_TASKS if device.cores > 1 else (kind.task_operations,))
+        for shared in _sharing(kind, device)
         for rows, columns in tiles
         if rows <= (kind.most_rows or rows)
     )
@@ -268,6 +269,15 @@ def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> Ro
     best = sorted(rough, key=lambda row: row[0])[:_BEST]
     found = (_fit_numbers(shape, device, samples) for _, shape in best)
     return min(found, key=lambda row: row[0])[1]
+
+
+def _sharing(kind: RooflineClass, device: Roofline) -> list[dict[str, float]]:
+    """Returns what may be said of how cores share its commands."""
+    if device.cores == 1:
+        return [{}]
+    if kind.grid:  # the kernels' own rule says how many tasks there are
+        return [{"core_share": share} for share in _CORE_SHARES]
+    return [{"task_operations": least} for least in _TASKS]
 
 
 def _fit_numbers(
@@ -327,14 +337,14 @@ def _columns(
     one = _alone(plain, device)
     times = [command_time(s.work, s.stem, one) for s in samples]
     works = [sample.work for sample in samples]
-    items = np.array([w.tiles(plain.tile_rows, plain.tile_columns) for w in works])
+    uneven = np.array([w.uneven(plain, device.cores) for w in works])
+    items = np.array([w.items(plain) for w in works]) * (uneven if plain.grid else 1)
     steps = 1e-3 * np.array([w.steps(plain) for w in works])
     if max(w.depth for w in works) == 1:
         steps = 0 * steps  # one step of an item is its start
     far = np.array([w.is_far(device) for w in works], float)
     cold = np.array([w.code > device.caches for w in works], float)
-    uneven = np.array([w.uneven(plain, device.cores) for w in works])
-    packed = 1e-3 * np.array([w.second for w in works]) * uneven
+    packed = 1e-3 * np.array([w.packed(plain) for w in works]) * uneven
     if plain.products:  # which fetch what they multiply ahead
         afar = 0 * steps
     else:

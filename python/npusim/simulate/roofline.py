@@ -8,7 +8,8 @@ nearest memory that still holds them when the command begins (`profile/reuse.py`
 where caches no longer hold the kernel's code or an operand, and shorter in a run, by what passes of
 it while the commands before still run. A `step` waits for what it reads, longer where that is far.
 `packed` are the elements of a second factor that a kernel rearranges before it multiplies. Where
-cores share a command's tasks and these do not come out even, what they do takes longer by as much.
+cores share a command's tasks and these do not come out even, what they do takes longer by as much;
+what memory does, by less where one core reaches more than its part of the rate.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from npusim.abi.scalar_cost import chain_multiply_adds
 from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.simulate.forms import form_of, taps
+from npusim.simulate.shares import busiest, row_blocks
 from npusim.targets.roofline import Roofline, RooflineClass
 
 Seconds = float | np.ndarray
@@ -91,8 +93,22 @@ class Work:
         """The elements of a product's second factor."""
         return self.groups * self.columns * self.depth
 
+    def packed(self, kind: RooflineClass) -> int:
+        """Returns the elements of second factors that are packed, of each block of rows anew."""
+        return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
+
+    def items(self, kind: RooflineClass) -> int:
+        """Returns what `item_us` is the time of."""
+        if not kind.item_rows:
+            return self.tiles(kind.tile_rows, kind.tile_columns)
+        deep = -(-self.depth // (kind.item_depth or self.depth))
+        return self.tiles(kind.item_rows, kind.item_columns) * deep
+
     def uneven(self, kind: RooflineClass, cores: int) -> float:
         """Returns how much longer its tasks take than if all cores had equal parts of it."""
+        if cores > 1 and kind.grid:
+            sizes = self.groups, self.rows, self.columns, self.depth
+            return cores * busiest(kind.grid, sizes, cores)
         if cores == 1 or not (kind.task_rows or kind.task_operations):
             return 1.0
         tasks: float = math.inf
@@ -184,9 +200,10 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     uneven = work.uneven(kind, device.cores)
     compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
     level, alone = _memory(work, device)
-    memory = alone / kind.memory_share * uneven
-    start = 1e-6 * (kind.start_us + kind.item_us * work.tiles(kind.tile_rows, kind.tile_columns))
-    start += 1e-9 * (kind.step_ns * work.steps(kind) + kind.pack_ns * work.second * uneven)
+    memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
+    items = work.items(kind) * (uneven if kind.grid else 1)
+    start = 1e-6 * (kind.start_us + kind.item_us * items)
+    start += 1e-9 * (kind.step_ns * work.steps(kind) + kind.pack_ns * work.packed(kind) * uneven)
     afar = kind.cold_us if work.code > device.caches else 0.0
     if work.is_far(device):
         afar += kind.far_us
@@ -196,6 +213,14 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     hidden = kind.hidden_us + afar if kind.hidden_us > 0 else 0.0
     total = start + float(either(compute, memory, kind.overlap))
     return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden)
+
+
+def slower_memory(kind: RooflineClass, uneven: float, cores: int) -> float:
+    """Returns how much longer memory takes of tasks so uneven.
+
+    Cores share its rate; one by itself reaches more than its part.
+    """
+    return max(1.0, uneven / cores / kind.core_share) if kind.core_share else uneven
 
 
 def run_time(commands: list[RooflineTime], device: Roofline) -> float:

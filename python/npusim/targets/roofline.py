@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from npusim.ir.types import DTYPES
 
+GRIDS = "panels", "blocks"  # rules that `simulate/shares.py` has
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -75,6 +77,12 @@ class RooflineClass:
         pack_ns: time to rearrange an element of a product's second factor, before it is multiplied.
         task_rows, task_columns: of the largest part of a command that one core takes; 0: any.
         task_operations: of the smallest one, in whole tiles; 0: any.
+        grid: the rule by which its kernels cut products into tasks (`simulate/shares.py`), in place
+            of all three; empty: none is known.
+        item_rows, item_columns, item_depth: of an item, where it is another part of a product than
+            a tile: what a kernel multiplies at once. 0: a tile, of the whole sum.
+        core_share: of a memory's rate that one core reaches by itself; 0: no more than its part of
+            what all reach.
     """
 
     name: str
@@ -101,6 +109,11 @@ class RooflineClass:
     task_rows: int = 0
     task_columns: int = 0
     task_operations: int = 0
+    grid: str = ""
+    item_rows: int = 0
+    item_columns: int = 0
+    item_depth: int = 0
+    core_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
@@ -112,6 +125,15 @@ class RooflineClass:
             raise ValueError(f"class '{self.name}' has a task of less than nothing")
         if (self.task_rows > 0) != (self.task_columns > 0):
             raise ValueError(f"class '{self.name}' has one of 'task_rows' and 'task_columns'")
+        if self.grid not in ("", *GRIDS):
+            known = ", ".join(GRIDS)
+            raise ValueError(f"class '{self.name}' has the grid '{self.grid}'; there are {known}")
+        if min(self.item_rows, self.item_columns, self.item_depth) < 0 or (
+            (self.item_rows > 0) != (self.item_columns > 0)
+        ):
+            raise ValueError(f"class '{self.name}' has an item of no size")
+        if not 0 <= self.core_share <= 1:
+            raise ValueError(f"class '{self.name}' has a core that reaches more than all")
 
     def holds(self, rows: int, form: str, operations: int) -> bool:
         """Tells whether commands of its stems are its own."""

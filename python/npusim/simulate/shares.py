@@ -1,0 +1,124 @@
+"""How the CPU backend's kernels cut a product into tasks, and what the busiest core has of it.
+
+The rules are the kernels' own, with the sizes that they have for AVX-512:
+
+* `panels`: `TaskGrid` of kernels/cpu/igemm.h as kernels/cpu/gemm.cpp uses it, of weights in panels
+  of 16 columns;
+* `blocks`: `Plan` of kernels/cpu/matmul.cpp, of two tensors.
+
+tests/simulate/test_shares.py holds the number of tasks to what the kernels say.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from npusim.targets.roofline import GRIDS
+
+PANELS, BLOCKS = GRIDS
+
+_LANES = 16  # float32 of a vector, and columns of a panel
+_TILE_PANELS = 4
+_ROW_BLOCK = 120  # rows that share a pass over panels
+_SMALL, _TASK = 1 << 18, 1 << 20  # multiplications with an addition
+_FEW_ROWS, _TASKS, _UNEVEN = 8, 48, 8
+_BLOCK_ROWS, _BLOCK_COLUMNS, _PANEL, _FEW_BLOCK_ROWS = 192, 256, 64, 4
+_BLOCK_TASK, _SHARED, _BLOCK = 1 << 16, 1 << 18, 1 << 20  # multiplications with an addition
+_UNITS = 8  # that a core's part of a command is claimed in (cpp/cpu/command_list.cpp)
+_MANY = 64  # tasks of which cores get even parts, nearly
+
+
+def tasks_of(grid: str, groups: int, rows: int, columns: int, depth: int) -> list[int]:
+    """Returns the elements of the result that each task computes, in the order they are claimed.
+
+    Args:
+        grid: one of `targets.roofline.GRIDS`.
+        groups, rows, columns, depth: of the product; at least 1.
+    """
+    if grid == PANELS:
+        return _panel_tasks(groups * rows, columns, depth)
+    return _block_tasks(groups, rows, columns, depth)
+
+
+def row_blocks(grid: str, rows: int) -> int:
+    """Returns how often a second factor is gone through, by a block of rows each."""
+    return _up(rows, _BLOCK_ROWS if grid == BLOCKS else _ROW_BLOCK)
+
+
+@cache
+def busiest(grid: str, sizes: tuple[int, int, int, int], cores: int) -> float:
+    """Returns the part of a product that the busiest of so many cores computes.
+
+    Cores claim units of consecutive tasks, whoever is done with one the next.
+    """
+    tasks = tasks_of(grid, *sizes)
+    if len(tasks) > _MANY * cores:
+        return 1 / cores
+    each = max(1, len(tasks) // (cores * _UNITS)) if cores > 1 else len(tasks)
+    loads = [0] * cores
+    for begin in range(0, len(tasks), each):
+        first = min(range(cores), key=loads.__getitem__)
+        loads[first] += sum(tasks[begin : begin + each])
+    return max(loads) / sum(loads)
+
+
+def _panel_tasks(rows: int, columns: int, depth: int) -> list[int]:
+    panels = _up(columns, _LANES)
+    limit = min(_ROW_BLOCK, _up(rows, 2)) if panels == 1 and rows >= 16 else _ROW_BLOCK
+    blocks = _up(rows, limit)
+    work = max(rows, _FEW_ROWS) * columns * depth
+    if work < _SMALL:
+        return [rows * panels]
+    cuts = _cuts(panels, blocks, min(work // _TASK, _TASKS))
+    heights = [_even(rows, blocks, at + 1) - _even(rows, blocks, at) for at in range(blocks)]
+    ends = [_first_panel(panels, cuts, at) for at in range(cuts + 1)]
+    widths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    if rows > columns:
+        return [height * width for height in heights for width in widths]
+    return [height * width for width in widths for height in heights]
+
+
+def _cuts(panels: int, blocks: int, wanted: int) -> int:
+    groups = _up(panels, _TILE_PANELS)
+    cuts = min(max(wanted // blocks, 1), groups)
+    if cuts >= _UNEVEN:
+        return _up(groups, _up(groups, cuts))
+    if blocks * cuts < _UNEVEN and blocks * cuts % 2 == 1:
+        cuts += 1
+    return min(cuts, panels)
+
+
+def _first_panel(panels: int, cuts: int, at: int) -> int:
+    if cuts < _UNEVEN:
+        return _even(panels, cuts, at)
+    return min(at * _up(panels, _TILE_PANELS) // cuts * _TILE_PANELS, panels)
+
+
+def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
+    blocks, across = row_blocks(BLOCKS, rows), _up(columns, _BLOCK_COLUMNS)
+    items, height = blocks * groups, _up(rows, blocks)
+    work = max(height, _FEW_BLOCK_ROWS) * columns * depth * items
+    if work >= _SHARED and items * across < _UNEVEN:
+        across = max(across, _up(min(work // _BLOCK, _UNEVEN), items))
+        across = min(across + items * across % 2, _up(columns, _LANES))
+    least = 4 if items * across < _UNEVEN else 1
+    unit = _LANES if _up(columns, _PANEL) < least * across else _PANEL
+    all_of = _up(columns, unit)
+    ends = [min(_even(all_of, across, at) * unit, columns) for at in range(across + 1)]
+    widths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    heights = [min(height, rows - at * height) for at in range(blocks)]
+    cells = [high * wide for high in heights for wide in widths]
+    total = groups * len(cells)
+    each = _up(total, min(max(work // _BLOCK_TASK, 1), total))
+    return [
+        sum(cells[at % len(cells)] for at in range(begin, min(begin + each, total)))
+        for begin in range(0, total, each)
+    ]
+
+
+def _even(total: int, parts: int, part: int) -> int:
+    return part * (total // parts) + min(part, total % parts)
+
+
+def _up(count: int, size: int) -> int:
+    return -(-count // size)

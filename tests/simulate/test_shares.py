@@ -1,0 +1,55 @@
+"""How many tasks there are of a product: the kernels' own numbers, and what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from npusim.simulate.shares import busiest, row_blocks, tasks_of
+from npusim.targets.roofline import GRIDS
+
+# What tests/cpp/test_gemm.cpp and test_matmul.cpp hold the kernels to.
+PANELS = {
+    (1, 64, 88, 352): 2, (1, 2, 160, 384): 2, (1, 100, 72, 840): 2, (1, 256, 72, 168): 6,
+    (1, 64, 296, 480): 6, (1, 1024, 64, 4584): 9, (1, 32, 5512, 1160): 44, (1, 16, 16, 3136): 2,
+    (1, 4, 24, 40): 1, (1, 1, 151936, 64): 48,
+}  # fmt: skip
+BLOCKS = {
+    (1, 30, 144, 1592): 6, (32, 16, 24, 128): 16, (1, 12, 200, 160): 2, (2, 203, 48, 160): 4,
+    (1, 1, 552, 3304): 6, (12, 11, 592, 112): 36, (1, 65, 32, 32): 1, (4, 478, 520, 32): 36,
+    (1, 5, 16, 16): 1, (16, 205, 832, 32): 128,
+}  # fmt: skip
+CASES = [("panels", *case) for case in PANELS.items()]
+CASES += [("blocks", *case) for case in BLOCKS.items()]
+
+
+@pytest.mark.parametrize(("grid", "sizes", "tasks"), CASES)
+def test_tasks_are_the_kernels(grid: str, sizes: tuple[int, int, int, int], tasks: int) -> None:
+    found = tasks_of(grid, *sizes)
+    assert len(found) == tasks and min(found) > 0
+    groups, rows, columns, _ = sizes
+    covered = rows * -(-columns // 16) if grid == "panels" else groups * rows * columns
+    assert sum(found) == covered
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_core_computes_at_least_its_part_and_at_most_all(grid: str) -> None:
+    for rows in (1, 7, 16, 33, 121, 200, 1000):
+        for columns in (1, 16, 17, 80, 300, 5000):
+            for depth in (1, 40, 500, 3000):
+                for cores in (1, 2, 8):
+                    part = busiest(grid, (2, rows, columns, depth), cores)
+                    assert 1 / cores - 1e-12 <= part <= 1
+                    assert cores > 1 or part == 1
+
+
+def test_small_products_are_one_task_and_larger_ones_are_shared() -> None:
+    assert busiest("panels", (1, 64, 64, 32), 2) == 1
+    assert busiest("panels", (1, 64, 64, 64), 2) == 0.5
+    assert busiest("blocks", (1, 64, 64, 32), 2) == 1
+    assert busiest("blocks", (1, 64, 64, 64), 2) == 0.5
+    assert busiest("panels", (1, 100, 72, 840), 2) == 0.6  # three panels and two
+
+
+def test_blocks_of_rows_go_through_a_second_factor_each() -> None:
+    assert [row_blocks("panels", rows) for rows in (1, 120, 121)] == [1, 1, 2]
+    assert [row_blocks("blocks", rows) for rows in (192, 193, 600)] == [1, 2, 4]
