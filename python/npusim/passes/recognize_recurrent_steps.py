@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from npusim.ir.graph import Graph, Node, Value
+from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, drop_dead, rebuild
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
@@ -74,7 +74,7 @@ class _Matcher:
             return {}
         if not self._fits(hidden, "plain", hidden.type):
             return {}
-        step = {"cell": "plain", "gates": (0,), "act": attrs["act"]}
+        step: dict[str, Attr] = {"cell": "plain", "gates": (0,), "act": attrs["act"]}
         inputs = (x, weight, bias, addend, None)
         return {hidden.name: [_step(hidden, (hidden.output,), inputs, step)]}
 
@@ -151,7 +151,7 @@ class _Matcher:
             nodes.append(Node(name, _VIEW, (addend,), (Value(name, type),), size, hidden.source))
             addend = name
         gates = tuple(s[1] for s in sums if s is not None)
-        step = {"cell": "gru", "gates": gates, "act": "tanh"}
+        step: dict[str, Attr] = {"cell": "gru", "gates": gates, "act": "tanh"}
         inputs = (*product.inputs[:3], addend, state)
         return {hidden.name: [*nodes, _step(hidden, (hidden.output,), inputs, step)]}
 
@@ -189,7 +189,7 @@ class _Matcher:
         product = self.graph.producers.get(sources.pop())
         if product is None or not self._is_product(product, hidden, before, "lstm"):
             return None
-        attrs = {"cell": "lstm", "gates": tuple(places), "act": "tanh"}
+        attrs: dict[str, Attr] = {"cell": "lstm", "gates": tuple(places), "act": "tanh"}
         return _step(hidden, (hidden.output, cell.output), (*product.inputs, before), attrs)
 
     # ---- what they share ----
@@ -275,6 +275,6 @@ def _step(
     hidden: Node,
     outputs: tuple[Value, ...],
     inputs: tuple[str | None, ...],
-    attrs: dict[str, object],
+    attrs: dict[str, Attr],
 ) -> Node:
-    return Node(hidden.name, RECURRENT_STEP, inputs, outputs, attrs, hidden.source)  # type: ignore[arg-type]
+    return Node(hidden.name, RECURRENT_STEP, inputs, outputs, attrs, hidden.source)
