@@ -12,6 +12,7 @@ tests/simulate/test_shares.py holds the number of tasks to what the kernels say.
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 from npusim.targets.roofline import GRIDS
 
@@ -72,7 +73,7 @@ def _panel_tasks(rows: int, columns: int, depth: int) -> list[int]:
     cuts = _cuts(panels, blocks, min(work // _TASK, _TASKS))
     heights = [_even(rows, blocks, at + 1) - _even(rows, blocks, at) for at in range(blocks)]
     ends = [_first_panel(panels, cuts, at) for at in range(cuts + 1)]
-    widths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    widths = [end - begin for begin, end in pairwise(ends)]
     if rows > columns:
         return [height * width for height in heights for width in widths]
     return [height * width for width in widths for height in heights]
@@ -105,7 +106,7 @@ def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
     unit = _LANES if _up(columns, _PANEL) < least * across else _PANEL
     all_of = _up(columns, unit)
     ends = [min(_even(all_of, across, at) * unit, columns) for at in range(across + 1)]
-    widths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    widths = [end - begin for begin, end in pairwise(ends)]
     heights = [min(height, rows - at * height) for at in range(blocks)]
     cells = [high * wide for high in heights for wide in widths]
     total = groups * len(cells)
