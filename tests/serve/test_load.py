@@ -15,7 +15,8 @@ from npusim.cli import main
 from npusim.errors import Error
 from npusim.serve.load import LoadTest, report_of
 from npusim.serve.load_client import LoadClient, Timing
-from npusim.serve.load_trace import TRACES, Distribution, make_trace
+from npusim.serve.load_processes import shares
+from npusim.serve.load_trace import TRACES, Distribution, Trace, make_trace
 
 from .conftest import Running
 
@@ -93,6 +94,19 @@ def test_what_does_not_fit_is_cut() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Error):
         trace(**wrong)
+
+
+def test_processes_of_a_load_test_share_it() -> None:
+    whole = Trace([np.array([i]) for i in range(7)], np.arange(7), np.arange(7.0), 0)
+    for most in (None, 2, 5):
+        test = LoadTest("/v1/completions", "model", whole, most, {}, [50])
+        for clients in (1, 2, 5):
+            parts = shares(test, clients)
+            assert len(parts) == min(clients, most or clients)
+            answers = [int(n) for part in parts for n in part.trace.answers]
+            assert sorted(answers) == list(range(7))
+            at_a_time = [part.max_concurrency for part in parts]
+            assert sum(each or 0 for each in at_a_time) == (most or 0)
 
 
 # ---- what is reported

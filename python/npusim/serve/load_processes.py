@@ -24,18 +24,18 @@ def run_load_in_processes(
     Args:
         url, key: as `LoadClient` takes them.
         test: what is asked.
-        clients: how many processes.
+        clients: how many processes; no more than requests at a time.
 
     Raises:
         Error: the first request fails.
     """
     asyncio.run(_check(url, key, test))
     begin = time.perf_counter() + _IMPORTS  # a clock that all processes have
-    parts = [_part(test, number, clients) for number in range(clients)]
-    with ProcessPoolExecutor(clients, multiprocessing.get_context("spawn")) as pool:
+    parts = shares(test, clients)
+    with ProcessPoolExecutor(len(parts), multiprocessing.get_context("spawn")) as pool:
         sent = [pool.submit(_send, url, key, part, begin) for part in parts]
         told = [future.result() for future in sent]
-    timings = [told[n % clients][n // clients] for n in range(len(test.trace.prompts))]
+    timings = [told[n % len(told)][n // len(told)] for n in range(len(test.trace.prompts))]
     first = min((timing.start for timing in timings), default=begin)
     last = max((timing.start + timing.latency for timing in timings), default=begin)
     return report_of(timings, last - first, test)
@@ -46,13 +46,18 @@ async def _check(url: str, key: str | None, test: LoadTest) -> None:
         await check_answers(client, test)
 
 
+def shares(test: LoadTest, clients: int) -> list[LoadTest]:
+    """Returns what each process sends; no more processes than requests at a time."""
+    clients = min(clients, test.max_concurrency or clients)
+    return [_part(test, number, clients) for number in range(clients)]
+
+
 def _part(test: LoadTest, number: int, clients: int) -> LoadTest:
-    """Returns what one of several processes sends."""
     trace, each = test.trace, slice(number, None, clients)
     part = Trace(trace.prompts[each], trace.answers[each], trace.delays[each], 0)
     most = test.max_concurrency
     if most is not None:
-        most = max(1, len(range(number, most, clients)))
+        most = len(range(number, most, clients))
     return replace(test, trace=part, max_concurrency=most)
 
 
