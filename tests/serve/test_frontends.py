@@ -8,8 +8,11 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,23 @@ import pytest
 import npusim
 from npusim import _runtime
 from npusim.errors import DeviceError, Error
-from npusim.serve.channel import ACCEPTED, Kind, Messages, json_message, message, read_submission
+from npusim.serve import frontend_process
+from npusim.serve.app import Limits, Server
+from npusim.serve.channel import (
+    ACCEPTED,
+    TICKET,
+    Kind,
+    Messages,
+    json_message,
+    message,
+    read_submission,
+    submission,
+)
+from npusim.serve.frontend_process import Link, _Process
+from npusim.serve.frontends import FrontEnd, Served, serve_with
 from npusim.serve.packed_events import unpacked
 from npusim.serve.paged import PagedBackend
+from npusim.serve.process import take_port
 from npusim.serve.remote_engine import RemoteEngine
 from npusim.serve.requests import BusyError, Event, Piece, Sampling
 
@@ -266,7 +283,7 @@ def test_a_remote_engine_says_what_the_engine_says() -> None:
         stream.close()
         assert len(engine.heard) == 2, "and says so once"
 
-        told = {"class": "DeviceError", "message": "full", "failure": "", "open": 9}
+        told = {"class": "DeviceError", "message": "full", "open": 9}
         for busy, expected in ((True, BusyError), (False, DeviceError)):
             asking = asyncio.create_task(engine.remote.ask([1], Sampling()))
             await asyncio.sleep(0)
@@ -275,13 +292,196 @@ def test_a_remote_engine_says_what_the_engine_says() -> None:
             with pytest.raises(expected, match="full"):
                 await asking
         engine.remote.check()
-        engine.remote.refused(
-            json.dumps({**told, "ticket": 0, "busy": False, "failure": "It has failed"}).encode()
-        )
-        with pytest.raises(DeviceError, match="It has failed"):
-            engine.remote.check()
+        asking = asyncio.create_task(engine.remote.ask([1], Sampling()))
+        await asyncio.sleep(0)
+        ticket = read_submission(engine.heard[-1][1])[0]
+        engine.remote.refuse(Error("It shuts down"))
+        engine.remote.refused(json.dumps({**told, "ticket": ticket, "busy": True}).encode())
+        with pytest.raises(Error, match="It shuts down"):  # and not that it may come again
+            await asking
 
     asyncio.run(run())
+
+
+def test_what_is_said_again_and_again_keeps_no_frames() -> None:
+    remote = Engine().remote
+    remote.refuse(DeviceError("It has failed"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="It has failed") as raised:
+            remote.check()
+        depths.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
+    assert depths[0] == depths[2]
+
+
+def test_who_leaves_while_the_engine_accepts_is_cancelled() -> None:
+    engine = Engine()
+
+    async def run() -> None:
+        asking = asyncio.create_task(engine.remote.ask([1], Sampling()))
+        await asyncio.sleep(0)
+        ticket = read_submission(engine.heard[0][1])[0]
+        engine.remote.accepted(ACCEPTED.pack(ticket, 5))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert engine.heard[1:] == [(Kind.CANCEL, (5).to_bytes(8, "little"))]
+        assert engine.remote.open == 0
+
+    asyncio.run(run())
+
+
+class ToldLink(Link):
+    """Keeps what a front end tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[bytes] = []
+
+    def send(self, content: bytes) -> None:
+        self.told.append(content)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+def test_connections_that_end_at_once_are_counted_no_longer() -> None:
+    """After one that came without a descriptor, because there was none left for it."""
+
+    async def run() -> None:
+        link = ToldLink()
+        ours, theirs = socket.socketpair()
+        one, other = socket.socketpair()
+        with ours, theirs:
+            serving = asyncio.create_task(_Process(link, Server("model"), theirs).run_on())
+            ours.send(b"c")
+            await until(lambda: bool(link.told))
+            link.told.clear()
+            with one, other:
+                socket.send_fds(ours, [b"c"], [other.fileno()])
+            await until(lambda: message(Kind.CONNECTIONS, TICKET.pack(0)) in link.told)
+            link.ends.set()
+            await asyncio.wait_for(serving, LIMIT)
+
+    asyncio.run(run())
+
+
+def test_clients_do_not_keep_a_front_end_whose_engine_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frontend_process, "AFTER_DRAIN", 0)
+
+    async def run() -> None:
+        link, server = ToldLink(), Server("model", limits=Limits(body_seconds=10 * LIMIT))
+        server.generator = object()  # type: ignore[assignment]
+        ours, theirs = socket.socketpair()
+        client, other = socket.socketpair()
+        with ours, theirs, client:
+            process = _Process(link, server, theirs)
+            serving = asyncio.create_task(process.run_on())
+            client.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{"
+            )
+            with other:
+                socket.send_fds(ours, [b"c"], [other.fileno()])
+                await until(lambda: bool(process.server_state.tasks))
+            link.connection_lost(None)
+            await asyncio.wait_for(serving, LIMIT)
+
+    asyncio.run(run())
+
+
+class BrokenEngine:
+    """A native engine that takes nothing, and says why where that is so for good."""
+
+    def __init__(self, error: Exception, failure: str = "") -> None:
+        self._error, self._failure = error, failure
+
+    def submit(self, *_: object) -> int:
+        raise self._error
+
+    def failure(self) -> str:
+        return self._failure
+
+    def stats(self) -> dict[str, int]:
+        return {"running": 0, "waiting": 0}
+
+
+def told_by(native: BrokenEngine) -> list[tuple[Kind, Any]]:
+    """Returns what a front end is told that asks an engine."""
+    front: Any = object.__new__(FrontEnd)
+    sent: list[bytes] = []
+    front.reader, front._native = 1, native
+    front._order, front._put = threading.Lock(), sent.append
+    ((kind, content),) = Messages().push(submission(4, 0, [1], {}))
+    front._act(kind, content)
+    return [(kind, json.loads(told)) for kind, told in Messages().push(b"".join(sent))]
+
+
+def test_a_defect_is_told_to_who_asked() -> None:
+    ((kind, told),) = told_by(BrokenEngine(TypeError("option seed cannot be x")))
+    assert kind is Kind.REFUSED and told["ticket"] == 4 and not told["busy"]
+    assert told["message"] == "option seed cannot be x"
+
+
+def test_an_engine_that_has_failed_is_healthy_nowhere() -> None:
+    why = "The engine has failed"
+    (failed, (kind, told)) = told_by(BrokenEngine(DeviceError(why), why))
+    assert failed == (Kind.FAILED, why) and kind is Kind.REFUSED and not told["busy"]
+    facts = {"max_context": 64, "max_batch": 2, "vocab_size": 40, "eos_token_ids": [3]}
+    link = ToldLink()
+    link.data_received(
+        json_message(Kind.HELLO, {"name": "model", "keys": [], "limits": asdict(Limits())})
+        + json_message(Kind.LOADED, {**facts, "tokenizer": None})
+    )
+    assert link.server is not None
+    link.server.ready().engine.check()
+    link.data_received(json_message(*failed))
+    with pytest.raises(DeviceError, match=why):
+        link.server.ready().engine.check()
+
+
+class SessionsAtTheEnd:
+    """An engine of sessions, before whose turn a signal comes."""
+
+    is_closed = False
+
+    @property
+    def native(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_signal_that_comes_before_sessions_have_their_turn_ends_all() -> None:
+    engine: Any = SessionsAtTheEnd()
+    with take_port("127.0.0.1", 0) as listening:
+        assert serve_with(2, Served("model"), lambda: engine, listening, 1) == {}
+        assert engine.is_closed and listening.fileno() == -1
+
+
+def test_a_front_end_that_is_not_understood_ends() -> None:
+    """Nobody would answer it; its clients hear so, and do not wait."""
+    ended = threading.Event()
+
+    def hear(*_: object) -> None:
+        raise RuntimeError("what is this?")
+
+    front = FrontEnd(1, Served("model"), hear, lambda _: ended.set())
+    client, other = socket.socketpair()
+    with client:
+        with other:
+            assert front.hand(other)
+        client.settimeout(LIMIT)
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert ended.wait(LIMIT) and not front.hand(client)
+        while client.recv(4096):
+            pass
+    assert front.process.returncode == -signal.SIGKILL
 
 
 def test_who_asked_and_left_is_cancelled_when_the_engine_answers() -> None:

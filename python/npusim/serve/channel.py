@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from typing import Any
 
 _HEAD = struct.Struct("=IB")
-_SUBMIT = struct.Struct("=IQI")
-NUMBER, TICKET = struct.Struct("=Q"), struct.Struct("=I")
-ACCEPTED = struct.Struct("=IQ")
+_SUBMIT = struct.Struct("=QQI")
+NUMBER, TICKET = struct.Struct("=Q"), struct.Struct("=Q")  # never used up
+ACCEPTED = struct.Struct("=QQ")
 
 
 class Kind(enum.IntEnum):
     """Kinds of messages.
 
     To a front end: HELLO, LOADED, NOT_LOADED (JSON: what it serves), ACCEPTED (ticket, request),
-    REFUSED (JSON), EVENTS (`packed_events`), METRICS (ticket, text), DRAIN, END (JSON: the error
-    that streams get).
+    REFUSED (JSON), EVENTS (`packed_events`), FAILED (JSON: why nothing is served any more),
+    METRICS (ticket, text), DRAIN, END (JSON: the error that streams get).
 
     From one: SUBMIT (`submission`), CANCEL (request), ALLOW (request, bits of tokens), NOTES (JSON:
     what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has), READY (it answers
@@ -42,6 +42,7 @@ class Kind(enum.IntEnum):
     METRICS = 6
     DRAIN = 7
     END = 8
+    FAILED = 9
     SUBMIT = 16
     CANCEL = 17
     ALLOW = 18

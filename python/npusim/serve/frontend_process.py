@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import signal
 import socket
 import sys
@@ -27,9 +28,10 @@ from npusim.serve.fields import RequestError
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
 from npusim.serve.metrics import Outcome
-from npusim.serve.process import configuration, logged_as_json
+from npusim.serve.process import AFTER_DRAIN, configuration, logged_as_json
 from npusim.serve.remote_engine import RemoteEngine
 
+_log = logging.getLogger("npusim.serve")
 _TELL = 0.1  # seconds between two times that it says how many connections it has
 _GONE = "The engine's process has ended."
 
@@ -53,7 +55,7 @@ class RemoteCounts:
     async def read(self) -> bytes:
         """Returns the text that is of all front ends; RequestError 503 where nobody has it."""
         if self._link.is_lost:
-            raise RequestError(_GONE, status=503, type="server_error", code="unavailable")
+            raise _unavailable()
         ticket = next(self._tickets)
         answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
         self._link.send(message(Kind.ASK_METRICS, TICKET.pack(ticket)))
@@ -63,7 +65,7 @@ class RemoteCounts:
         """Tells all that wait that nobody answers."""
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(DeviceError(_GONE))
+                answer.set_exception(_unavailable())
 
     def take(self, content: bytes) -> None:
         """Takes a message METRICS."""
@@ -73,6 +75,10 @@ class RemoteCounts:
             answer.set_result(content[TICKET.size :])
 
 
+def _unavailable() -> RequestError:
+    return RequestError(_GONE, status=503, type="server_error", code="unavailable")
+
+
 class Link(asyncio.Protocol):
     """The channel to the engine's process.
 
@@ -80,17 +86,22 @@ class Link(asyncio.Protocol):
         server: what answers, once HELLO has come.
         is_told: set then.
         ends: set when this process has to end.
-        is_lost: whether the engine's process is gone.
+        lost: set when the engine's process is gone.
     """
 
     def __init__(self) -> None:
         self.server: Server | None = None
         self.is_told, self.ends = asyncio.Event(), asyncio.Event()
-        self.is_lost = False
+        self.lost = asyncio.Event()
         self.engine: RemoteEngine | None = None
         self._counts = RemoteCounts(self)
         self._messages = Messages()
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the engine's process is gone."""
+        return self.lost.is_set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins."""
@@ -104,7 +115,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells all that wait."""
-        self.is_lost = True
+        self.lost.set()
         self._counts.fail()
         if self.engine is not None:
             self.engine.end_all(DeviceError(_GONE))
@@ -147,6 +158,8 @@ class Link(asyncio.Protocol):
             self.send(message(Kind.READY))
         elif kind is Kind.NOT_LOADED:
             self.server.failure = Error(told)
+        elif kind is Kind.FAILED and self.engine is not None:
+            self.engine.refuse(DeviceError(told))
         elif kind is Kind.DRAIN:
             if self.engine is not None:
                 self.engine.refuse(Error(told))
@@ -161,7 +174,8 @@ class _Process(uvicorn.Server):
     def __init__(self, link: Link, server: Server, connections: socket.socket) -> None:
         super().__init__(configuration(server, None))
         self._link, self._connections = link, connections
-        self._beginning: asyncio.Future[None] | None = None  # the latest; a loop forgets its tasks
+        self._beginning: set[asyncio.Task[None]] = set()  # which a loop does not keep
+        self._told = 0  # connections that the engine's process has heard of
 
     async def run_on(self) -> None:
         """Serves until the engine's process says that it ends, or has ended."""
@@ -186,21 +200,26 @@ class _Process(uvicorn.Server):
     def _take(self) -> None:
         """Takes a connection, if another has not."""
         try:
-            _, descriptors, _, _ = socket.recv_fds(self._connections, 1, 1)
+            news, descriptors, _, _ = socket.recv_fds(self._connections, 1, 1)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            descriptors = []
-        if not descriptors:
+            news, descriptors = b"", []
+        if not news:
             asyncio.get_running_loop().remove_reader(self._connections)
             return
+        self._told = -1  # it counts one more; that one may be gone before it hears of any
+        if not descriptors:
+            _log.error("no connection", extra={"facts": {"why": "no descriptors are left"}})
         for descriptor in descriptors:
             taken = socket.socket(fileno=descriptor)
             if self.should_exit:
                 taken.close()
                 continue
             taken.setblocking(False)
-            self._beginning = asyncio.ensure_future(self._begin(taken))
+            begins = asyncio.create_task(self._begin(taken))
+            self._beginning.add(begins)
+            begins.add_done_callback(self._beginning.discard)
 
     async def _begin(self, taken: socket.socket) -> None:
         def made() -> asyncio.Protocol:
@@ -216,7 +235,6 @@ class _Process(uvicorn.Server):
 
     async def _tell(self) -> None:
         """Says how many connections there are, and gives memory back."""
-        told = 0
         small: asyncio.Task[None] | None = None
         try:
             while True:
@@ -224,9 +242,9 @@ class _Process(uvicorn.Server):
                 if small is None and self._link.engine is not None:
                     small = asyncio.create_task(keep_small(self._link.engine))
                 count = len(self.server_state.connections)
-                if count != told:
+                if count != self._told:
                     self._link.send(message(Kind.CONNECTIONS, TICKET.pack(count)))
-                    told = count
+                    self._told = count
         finally:
             if small is not None:
                 small.cancel()
@@ -234,6 +252,9 @@ class _Process(uvicorn.Server):
     async def _watch(self) -> None:
         await self._link.ends.wait()
         self.should_exit = True
+        await self._link.lost.wait()  # then nobody else ends what does not end by itself
+        await asyncio.sleep(AFTER_DRAIN)
+        self.force_exit = True
 
 
 async def _main(channel: socket.socket, connections: socket.socket) -> int:

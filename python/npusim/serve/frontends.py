@@ -133,22 +133,13 @@ class FrontEnd:
         self._hear, self._ended = hear, ended
         self._native: _runtime.Engine | None = None
         self._order = threading.Lock()  # nobody hears of a request before it was accepted
-        self._channel, theirs = socket.socketpair()
-        self._handing, taking = socket.socketpair()
+        try:
+            self.process, self._channel, self._handing = _started()
+        except OSError as error:
+            raise Error(f"A front end cannot be started: {first_line(error)}.") from error
         self._handing.setblocking(False)
         limit = struct.pack("ll", _STUCK, 0)
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        command = [sys.executable, "-m", "npusim.serve.frontend_process"]
-        passed = (theirs.fileno(), taking.fileno())
-        try:
-            self.process = subprocess.Popen(
-                [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
-            )
-        except OSError as error:
-            raise Error(f"A front end cannot be started: {first_line(error)}.") from error
-        finally:
-            theirs.close()
-            taking.close()
         hello = {"name": served.name, "keys": served.keys, "limits": asdict(served.limits)}
         self.send(json_message(Kind.HELLO, hello))
         self._telling: threading.Thread | None = None
@@ -177,6 +168,8 @@ class FrontEnd:
 
     def hand(self, connection: socket.socket) -> bool:
         """Gives it a connection; returns whether it can take one now."""
+        if self._is_gone:  # perhaps still telling its clients so
+            return False
         try:
             socket.send_fds(self._handing, [b"c"], [connection.fileno()])
         except OSError:  # gone, or busy with those that it has
@@ -198,20 +191,28 @@ class FrontEnd:
 
     def _tell(self, native: _runtime.Engine) -> None:
         """Sends news as it comes, all of a step in one message."""
+        has_failed = False
         while not self._is_gone:
             last = self._last
             if packed := native.poll_packed(_POLL, self.reader):
                 self.send(message(Kind.EVENTS, packed))
+            has_failed = has_failed or self._tells_failure(native)
             if last is not None:
                 self.send(last)
                 return
 
+    def _tells_failure(self, native: _runtime.Engine) -> bool:
+        """Says that nothing is served any more, where that is so; returns whether it is."""
+        if why := native.failure():
+            self.send(json_message(Kind.FAILED, why))
+        return bool(why)
+
     def _listen(self) -> None:
-        messages = Messages()
-        with contextlib.suppress(OSError):
-            while news := self._channel.recv(_READ):
-                for kind, content in messages.push(news):
-                    self._act(kind, content)
+        try:
+            self._hear_all()
+        except Exception:  # nobody would answer it any more
+            _log.exception("a defect of the server")
+            self.kill()
         self._is_gone = True
         if self._native is not None:
             self._native.leave(self.reader)
@@ -221,6 +222,19 @@ class FrontEnd:
         self._channel.close()
         self._handing.close()
         self._ended(self)
+
+    def _hear_all(self) -> None:
+        messages = Messages()
+        while news := self._news():
+            for kind, content in messages.push(news):
+                self._act(kind, content)
+
+    def _news(self) -> bytes:
+        """Returns what came; nothing when it is gone."""
+        try:
+            return self._channel.recv(_READ)
+        except OSError:
+            return b""
 
     def _act(self, kind: Kind, content: bytes) -> None:
         native = self._native
@@ -242,19 +256,40 @@ class FrontEnd:
             with self._order:
                 number = native.submit(tokens, {**options, "follows": follows}, self.reader)
                 self._put(message(Kind.ACCEPTED, ACCEPTED.pack(ticket, number)))
-        except Error as error:
-            self.send(json_message(Kind.REFUSED, _refusal(native, ticket, error)))
+        except Exception as error:  # whatever it is, who asked must hear of it, and nobody else
+            if not isinstance(error, Error):
+                _log.exception("a defect of the server")
+            has_failed = self._tells_failure(native)
+            self.send(json_message(Kind.REFUSED, _refusal(native, ticket, error, has_failed)))
 
 
-def _refusal(native: _runtime.Engine, ticket: int, error: Error) -> dict[str, Any]:
+def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
+    """Starts a front end; returns it, the channel to it, and what hands it connections."""
+    command = [sys.executable, "-m", "npusim.serve.frontend_process"]
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        passed, kept = [], []
+        for _ in range(2):
+            own, other = socket.socketpair()
+            kept.append(ours.enter_context(own))
+            passed.append(theirs.enter_context(other).fileno())
+        process = subprocess.Popen(
+            [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
+        )
+        ours.pop_all()
+    channel, handing = kept
+    return process, channel, handing
+
+
+def _refusal(
+    native: _runtime.Engine, ticket: int, error: Exception, has_failed: bool
+) -> dict[str, Any]:
     """Returns what a front end is told; one that drains has heard so before."""
-    stats, failure = native.stats(), native.failure()
+    stats = native.stats()
     return {
         "ticket": ticket,
         "class": type(error).__name__,
         "message": str(error),
-        "failure": failure,
-        "busy": isinstance(error, DeviceError) and not failure,
+        "busy": isinstance(error, DeviceError) and not has_failed,
         "open": stats["running"] + stats["waiting"],
     }
 
@@ -294,7 +329,13 @@ class FrontEnds:
         self._is_ending, self._keeps_port = False, False
         self._deaths: list[float] = []
         self._began = time.monotonic()
-        self._living = {self._start() for _ in range(count)}
+        self._living: set[FrontEnd] = set()
+        try:
+            for _ in range(count):
+                self._living.add(self._start())
+        except Error:
+            self._kill()
+            raise
 
     def run(self) -> Engine | None:
         """Serves; returns an engine that no other process can ask, and that still waits to serve.
@@ -318,6 +359,7 @@ class FrontEnds:
         engine = self._engine
         if self._keeps_port:
             return engine
+        self._listening.close()
         if engine is not None:
             engine.close()
         if self._failure is not None:
@@ -342,6 +384,7 @@ class FrontEnds:
 
     def _stop(self, number: int) -> None:
         if self._is_ending:
+            self._keeps_port = False  # what was to serve alone does not begin
             self._kill()
             return
         _log.info("stopping", extra={"facts": {"signal": signal.Signals(number).name}})

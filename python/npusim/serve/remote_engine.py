@@ -115,7 +115,12 @@ class RemoteEngine:
         self._asked[ticket] = prompt, answer
         before = 0 if follows is None else follows.number
         self._send(submission(ticket, before, prompt, options))
-        stream = await answer
+        try:
+            stream = await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().close()  # nobody else knows of it
+            raise
         if sampling.constraint is not None:
             self._constrain(stream, sampling.constraint)
         return stream
@@ -123,7 +128,7 @@ class RemoteEngine:
     def check(self) -> None:
         """Raises Error if the engine cannot serve, as far as it has said."""
         if self._refuses is not None:
-            raise self._refuses
+            raise self._refuses.with_traceback(None)  # which would grow, as it is raised often
 
     def stats(self) -> Mapping[str, float]:
         """Returns what this process knows: how many of its requests are `open`."""
@@ -160,10 +165,8 @@ class RemoteEngine:
         """Takes a message REFUSED."""
         told = json.loads(content)
         _, answer = self._asked.pop(told["ticket"], ((), None))
-        if told["failure"]:
-            self.refuse(npusim.errors.DeviceError(told["failure"]))
-        if answer is not None and not answer.done():
-            answer.set_exception(self._refusal(told))
+        if answer is not None and not answer.done():  # told since to refuse all: that is why
+            answer.set_exception(self._refuses or self._refusal(told))
 
     def events(self, content: bytes) -> None:
         """Takes a message EVENTS."""
@@ -176,7 +179,7 @@ class RemoteEngine:
     def _refusal(self, told: Mapping[str, Any]) -> Error:
         if told["busy"]:
             after = retry_after(self._seconds, told["open"], self.max_batch)
-            return BusyError(told["message"], retry_after=after, hint="Try again later.")
+            return BusyError(told["message"], retry_after=after)
         of: type[Error] = getattr(npusim.errors, told["class"], Error)
         return of(told["message"])
 
