@@ -47,7 +47,7 @@ from . import test_http as http
 from .conftest import Running, Start
 
 TWO = ("--frontends", 2)
-LIMIT = 60  # seconds that anything may take
+LIMIT = 5  # seconds that anything may take
 proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -462,6 +462,27 @@ def test_a_signal_that_comes_before_sessions_have_their_turn_ends_all() -> None:
     with take_port("127.0.0.1", 0) as listening:
         assert serve_with(2, Served("model"), lambda: engine, listening, 1) == {}
         assert engine.is_closed and listening.fileno() == -1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 looks there first")
+def test_files_of_the_current_folder_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(os.path.abspath, given)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uvicorn.py").write_text("raise SystemExit(7)")
+    ended = threading.Event()
+    front = FrontEnd(1, Served("model"), lambda *_: None, lambda _: ended.set())
+    client, other = socket.socketpair()
+    with client:
+        with other:
+            assert front.hand(other)
+        client.settimeout(LIMIT)
+        client.sendall(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert b" 200 " in client.recv(4096)
+    front.kill()
+    assert ended.wait(LIMIT)
 
 
 def test_a_front_end_that_is_not_understood_ends() -> None:

@@ -92,6 +92,7 @@ def test_a_kernels_own_grid_says_what_the_busiest_core_has() -> None:
     work = work_of("linear", params, *cost("linear", params))
     kind = replace(LINEAR, grid="panels", pack_ns=1.0, item_rows=6, item_columns=64, item_depth=400)
     assert work.items(LINEAR) == 7 * 2 and work.items(kind) == 17 * 2 * 3
+    assert replace(work, depth=0).items(replace(kind, item_depth=0)) == 17 * 2
     assert work.packed(kind) == 72 * 840 and work.packed(replace(kind, grid="")) == 72 * 840
     taller = replace(work, rows=130)  # two blocks of rows go through the second factor
     assert taller.packed(kind) == 2 * 72 * 840

@@ -40,6 +40,7 @@ from npusim.serve.channel import (
 from npusim.serve.engine import Engine
 from npusim.serve.memory import keep_small_beside
 from npusim.serve.metrics import Metrics, Outcome
+from npusim.serve.own_processes import command_of, environment
 from npusim.serve.process import AFTER_DRAIN, SWITCH, log_ready, run, url_of
 from npusim.serve.remote_engine import facts_of
 
@@ -265,7 +266,7 @@ class FrontEnd:
 
 def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Starts a front end; returns it, the channel to it, and what hands it connections."""
-    command = [sys.executable, "-m", "npusim.serve.frontend_process"]
+    command = command_of("npusim.serve.frontend_process")
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         passed, kept = [], []
         for _ in range(2):
@@ -273,7 +274,10 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
             kept.append(ours.enter_context(own))
             passed.append(theirs.enter_context(other).fileno())
         process = subprocess.Popen(
-            [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
+            [*command, *map(str, passed)],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
         )
         ours.pop_all()
     channel, handing = kept

@@ -11,16 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
-import npusim
 from npusim.errors import Error
 from npusim.language_model.chat import Message
+from npusim.serve.own_processes import command_of, environment
 
 _START = 60.0  # seconds for the process to be there
 _LENGTH = 8  # bytes that say how long a message is
@@ -79,14 +76,12 @@ class LimitedTemplate:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            where = str(Path(npusim.__file__).parents[1])
-            paths = [where, *filter(None, [os.environ.get("PYTHONPATH")])]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "npusim.serve.template_process"],
+                command_of("npusim.serve.template_process"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(),
                 start_new_session=True,  # Ctrl-C is for the server, which ends it
             )
             await self._ask(self._process, {"memory": self._memory}, _START)

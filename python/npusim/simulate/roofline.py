@@ -101,7 +101,7 @@ class Work:
         """Returns what `item_us` is the time of."""
         if not kind.item_rows:
             return self.tiles(kind.tile_rows, kind.tile_columns)
-        deep = -(-self.depth // (kind.item_depth or self.depth))
+        deep = -(-self.depth // kind.item_depth) if kind.item_depth else 1
         return self.tiles(kind.item_rows, kind.item_columns) * deep
 
     def uneven(self, kind: RooflineClass, cores: int) -> float:
