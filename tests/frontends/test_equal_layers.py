@@ -77,11 +77,20 @@ def test_decoders(name: str, counted: Counted) -> None:
 CALLED: list[int] = []  # by the layers that change what is no attribute of theirs
 
 
+class Shared:
+    """An object that layers have together."""
+
+    calls = 0
+
+
 class Block(nn.Module):
     """A layer that may do what is not seen from its attributes."""
 
-    def __init__(self, number: int, kind: str) -> None:
+    calls_of_all = 0
+
+    def __init__(self, number: int, kind: str, shared: Shared) -> None:
         super().__init__()
+        self.shared = shared
         self.number, self.kind = number, kind
         self.linear = nn.Linear(4, 4)
         self.register_buffer("count", torch.zeros(4))
@@ -103,6 +112,12 @@ class Block(nn.Module):
             return x + len(f"{self.number:>{self.number + 1}}") * x
         if self.kind == "left behind":
             self.calls += 1
+        if self.kind == "object":
+            self.shared.calls += 1
+            return self.linear(x) * (2.0 if self.shared.calls < 4 else 3.0)
+        if self.kind == "class":
+            Block.calls_of_all += 1
+            return self.linear(x) * (2.0 if Block.calls_of_all < 4 else 3.0)
         if self.kind == "collected":
             kept.append(x)
         if self.kind == "replaced":
@@ -134,11 +149,13 @@ class Layers(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.layers = nn.ModuleList(Block(i, kind) for i in range(LAYERS))
+        self.shared = Shared()
+        self.layers = nn.ModuleList(Block(i, kind, self.shared) for i in range(LAYERS))
 
     def forward(self, x: Tensor) -> Tensor:
         kept = [x * i for i in range(LAYERS)] if self.kind in ("index", "replaced") else []
         first = x
+        self.shared.calls = Block.calls_of_all = 0
         for i, layer in enumerate(self.layers):
             skip = first if self.kind == "argument" and i > 2 else None
             x = layer(x, kept, skip)
@@ -170,7 +187,7 @@ def test_other_arguments_are_another_call(counted: Counted) -> None:
 
 UNSEEN = (
     *("number", "comparison", "index", "sum", "operand", "text"),
-    *("left behind", "collected", "replaced", "alias"),
+    *("left behind", "collected", "replaced", "alias", "object", "class"),
 )
 
 

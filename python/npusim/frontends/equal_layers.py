@@ -13,12 +13,13 @@ Owns that proof; what it does not cover is traced as ever:
 * The arguments are equal, tensors by type and by which of them are the same or share memory.
 * All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
   layer; and all that it left is what it returned, in memory of its own, and what it wrote into
-  tensors: layer, arguments and cache have the attributes they had.
+  tensors: layer, arguments and cache have the attributes they had, and so have the layer's classes
+  and the objects that are its attributes.
 
-What a layer does besides is not seen: it may ask for the type of its number, or change an object
-of its module. So the second call of each trace is traced as ever, with its number, and compared
-node by node; where it differs, the model is traced again, each layer. Layers that first differ
-after that, by such means, are beyond this.
+What a layer does besides is not seen: it may ask for the type of its number, or change what it
+reaches by more steps than that, a global for one. So the second call of each trace is traced as
+ever, with its number, and compared node by node; where it differs, the model is traced again, each
+layer. Layers that first differ after that, by such means, are beyond this.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -220,17 +222,24 @@ class _Call:
 
     def state(self) -> Key:
         """Returns what a call must leave as it is, but for values in tensors."""
-        things: list[Any] = [part for _, part in self.layer.module.named_modules()]
+        parts = [part for _, part in self.layer.module.named_modules()]
+        things: list[Any] = [*parts, *dict.fromkeys(map(type, parts))]
         if self.cache is not None:
             things += [self.cache, *self.cache.layers]
         held = [value for thing in things for value in vars(thing).values()]
-        things += [x for x in held if hasattr(x, "to_dict") and hasattr(x, "__dict__")]
+        things += {id(x): x for x in held if _has_state(x)}.values()
         kept = [(thing, tuple(vars(thing).items())) for thing in things]
         kept += [(thing, (("", thing),)) for thing in self._containers]
         return [
             (id(thing), [(name, id(value), _items(value)) for name, value in items], items)
             for thing, items in kept
         ]
+
+
+def _has_state(value: Any) -> bool:
+    """Tells whether a value is an object whose attributes a layer may change."""
+    known = (Tensor, nn.Module, dict, type, ModuleType)
+    return not isinstance(value, known) and hasattr(value, "__dict__")
 
 
 def _items(value: Any) -> Any:
