@@ -26,7 +26,7 @@ from npusim.serve import frontend_process
 from npusim.serve.app import Limits, Server
 from npusim.serve.channel import (
     ACCEPTED,
-    TICKET,
+    CONNECTIONS,
     Kind,
     Messages,
     json_message,
@@ -362,7 +362,7 @@ def test_connections_that_end_at_once_are_counted_no_longer() -> None:
             link.told.clear()
             with one, other:
                 socket.send_fds(ours, [b"c"], [other.fileno()])
-            await until(lambda: message(Kind.CONNECTIONS, TICKET.pack(0)) in link.told)
+            await until(lambda: message(Kind.CONNECTIONS, CONNECTIONS.pack(0, 2)) in link.told)
             link.ends.set()
             await asyncio.wait_for(serving, LIMIT)
 
@@ -408,6 +408,19 @@ class BrokenEngine:
 
     def stats(self) -> dict[str, int]:
         return {"running": 0, "waiting": 0}
+
+
+def test_connections_that_wait_are_a_front_ends_too() -> None:
+    """What it says of those before was said before it took them."""
+    front: Any = object.__new__(FrontEnd)
+    (front._handing, theirs), front._native = socket.socketpair(), None
+    front._handed, front._told, front._is_gone = 0, (0, 0), False
+    with front._handing, theirs:
+        assert front.hand(theirs) and front.hand(theirs)
+        assert front.connections == 2
+        for has, took, expected in ((1, 1, 2), (0, 1, 1), (1, 2, 1), (0, 2, 0)):
+            front._act(Kind.CONNECTIONS, CONNECTIONS.pack(has, took))
+            assert front.connections == expected
 
 
 def told_by(native: BrokenEngine) -> list[tuple[Kind, Any]]:

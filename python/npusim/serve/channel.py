@@ -18,7 +18,7 @@ from typing import Any
 _HEAD = struct.Struct("=IB")
 _SUBMIT = struct.Struct("=QQI")
 NUMBER, TICKET = struct.Struct("=Q"), struct.Struct("=Q")  # never used up
-ACCEPTED = struct.Struct("=QQ")
+ACCEPTED, CONNECTIONS = struct.Struct("=QQ"), struct.Struct("=QQ")
 
 
 class Kind(enum.IntEnum):
@@ -29,8 +29,8 @@ class Kind(enum.IntEnum):
     METRICS (ticket, text), DRAIN, END (JSON: the error that streams get).
 
     From one: SUBMIT (`submission`), CANCEL (request), ALLOW (request, bits of tokens), NOTES (JSON:
-    what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has), READY (it answers
-    requests, after LOADED).
+    what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has, and how many it took
+    so far), READY (it answers requests, after LOADED).
     """
 
     HELLO = 0

@@ -23,7 +23,7 @@ import uvicorn
 
 from npusim.errors import DeviceError, Error
 from npusim.serve.app import Limits, Server
-from npusim.serve.channel import TICKET, Kind, Messages, json_message, message
+from npusim.serve.channel import CONNECTIONS, TICKET, Kind, Messages, json_message, message
 from npusim.serve.fields import RequestError
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
@@ -175,7 +175,7 @@ class _Process(uvicorn.Server):
         super().__init__(configuration(server, None))
         self._link, self._connections = link, connections
         self._beginning: set[asyncio.Task[None]] = set()  # which a loop does not keep
-        self._told = 0  # connections that the engine's process has heard of
+        self._taken = 0
 
     async def run_on(self) -> None:
         """Serves until the engine's process says that it ends, or has ended."""
@@ -208,7 +208,7 @@ class _Process(uvicorn.Server):
         if not news:
             asyncio.get_running_loop().remove_reader(self._connections)
             return
-        self._told = -1  # it counts one more; that one may be gone before it hears of any
+        self._taken += 1
         if not descriptors:
             _log.error("no connection", extra={"facts": {"why": "no descriptors are left"}})
         for descriptor in descriptors:
@@ -235,16 +235,17 @@ class _Process(uvicorn.Server):
 
     async def _tell(self) -> None:
         """Says how many connections there are, and gives memory back."""
+        told = 0, 0
         small: asyncio.Task[None] | None = None
         try:
             while True:
                 await asyncio.sleep(_TELL)
                 if small is None and self._link.engine is not None:
                     small = asyncio.create_task(keep_small(self._link.engine))
-                count = len(self.server_state.connections)
-                if count != self._told:
-                    self._link.send(message(Kind.CONNECTIONS, TICKET.pack(count)))
-                    self._told = count
+                count = len(self.server_state.connections) + len(self._beginning)
+                if told != (count, self._taken):
+                    told = count, self._taken
+                    self._link.send(message(Kind.CONNECTIONS, CONNECTIONS.pack(*told)))
         finally:
             if small is not None:
                 small.cancel()

@@ -29,8 +29,8 @@ from npusim.errors import DeviceError, Error, first_line
 from npusim.serve.app import Limits, Server
 from npusim.serve.channel import (
     ACCEPTED,
+    CONNECTIONS,
     NUMBER,
-    TICKET,
     Kind,
     Messages,
     json_message,
@@ -119,7 +119,6 @@ class FrontEnd:
         ended: is called once, when it is gone.
 
     Attributes:
-        connections: how many it has, about.
         is_ready: whether it answers requests.
     """
 
@@ -130,7 +129,8 @@ class FrontEnd:
         hear: Callable[[FrontEnd, Kind, bytes], None],
         ended: Callable[[FrontEnd], None],
     ) -> None:
-        self.reader, self.connections, self.is_ready = reader, 0, False
+        self.reader, self.is_ready = reader, False
+        self._handed, self._told = 0, (0, 0)  # connections; those it said it has, and took
         self._hear, self._ended = hear, ended
         self._native: _runtime.Engine | None = None
         self._order = threading.Lock()  # nobody hears of a request before it was accepted
@@ -147,6 +147,12 @@ class FrontEnd:
         self._last: bytes | None = None
         self._is_gone = False
         threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def connections(self) -> int:
+        """How many it has, and how many wait for it."""
+        has, took = self._told
+        return has + self._handed - took
 
     def send(self, content: bytes) -> None:
         """Sends a message; one that is gone hears nothing."""
@@ -175,7 +181,7 @@ class FrontEnd:
             socket.send_fds(self._handing, [b"c"], [connection.fileno()])
         except OSError:  # gone, or busy with those that it has
             return False
-        self.connections += 1
+        self._handed += 1
         return True
 
     def kill(self) -> None:
@@ -247,7 +253,7 @@ class FrontEnd:
             (number,) = NUMBER.unpack_from(content)
             native.allow_packed(number, content[NUMBER.size :])
         elif kind is Kind.CONNECTIONS:
-            (self.connections,) = TICKET.unpack(content)
+            self._told = CONNECTIONS.unpack(content)
         else:
             self._hear(self, kind, content)
 
