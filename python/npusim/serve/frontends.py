@@ -170,7 +170,8 @@ class FrontEnd:
         """Serves its requests from now on."""
         self._native = native
         self.send(json_message(Kind.LOADED, facts_of(engine)))
-        self._telling = threading.Thread(target=self._tell, args=(native,), daemon=True)
+        tell = partial(self._tell, native)
+        self._telling = threading.Thread(target=self._or_end, args=(tell,), daemon=True)
         self._telling.start()
 
     def hand(self, connection: socket.socket) -> bool:
@@ -215,11 +216,7 @@ class FrontEnd:
         return bool(why)
 
     def _listen(self) -> None:
-        try:
-            self._hear_all()
-        except Exception:  # nobody would answer it any more
-            _log.exception("a defect of the server")
-            self.kill()
+        self._or_end(self._hear_all)
         self._is_gone = True
         if self._native is not None:
             self._native.leave(self.reader)
@@ -229,6 +226,14 @@ class FrontEnd:
         self._channel.close()
         self._handing.close()
         self._ended(self)
+
+    def _or_end(self, work: Callable[[], None]) -> None:
+        """Does what it waits for; it ends where that fails, as it would wait for ever."""
+        try:
+            work()
+        except Exception:
+            _log.exception("a defect of the server")
+            self.kill()
 
     def _hear_all(self) -> None:
         messages = Messages()
