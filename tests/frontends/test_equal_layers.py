@@ -135,7 +135,7 @@ class Block(nn.Module):
             return (y, None) if type(self.number) is int else (None, y)
         if self.kind == "global":
             CALLED.append(self.number)
-            return x + self.linear(x) if len(CALLED) % 2 else self.linear(x)
+            return x + self.linear(x) if len(CALLED) < 4 else self.linear(x)
         if self.kind == "buffer":
             self.count.add_(x[0])
             return x * self.count
@@ -166,6 +166,7 @@ class Layers(nn.Module):
 
 def _checked(kind: str) -> Graph:
     torch.manual_seed(0)
+    CALLED.clear()
     model = Layers(kind).eval()
     found = npusim.extract_ir(model, (torch.randn(2, 4),))
     CALLED.clear()
@@ -187,7 +188,7 @@ def test_other_arguments_are_another_call(counted: Counted) -> None:
 
 UNSEEN = (
     *("number", "comparison", "index", "sum", "operand", "text"),
-    *("left behind", "collected", "replaced", "alias", "object", "class"),
+    *("left behind", "collected", "replaced", "alias", "object", "class", "global"),
 )
 
 
@@ -197,13 +198,12 @@ def test_what_is_not_seen_is_traced_each(kind: str, counted: Counted) -> None:
     assert counted.again == 0
 
 
-BY_TYPE = ("type of number", "constant by type", "written by type", "returned by type", "global")
+BY_TYPE = ("type of number", "constant by type", "written by type", "returned by type")
 
 
 @pytest.mark.parametrize("kind", BY_TYPE)
 def test_the_second_call_shows_what_stand_ins_do_not(kind: str, counted: Counted) -> None:
     """The model is traced again, each layer, with the numbers themselves."""
-    CALLED.clear()
     _checked(kind)
     assert (counted.traced, counted.again) == (1, 0)
 

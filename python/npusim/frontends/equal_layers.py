@@ -13,11 +13,11 @@ Owns that proof; what it does not cover is traced as ever:
 * The arguments are equal, tensors by type and by which of them are the same or share memory.
 * All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
   layer; and all that it left is what it returned, in memory of its own, and what it wrote into
-  tensors: layer, arguments and cache have the attributes they had, and so have the layer's classes
-  and the objects that are its attributes.
+  tensors: layer, arguments and cache have the attributes they had, and so have the objects that
+  are the layer's attributes, its classes, and the files that these are of.
 
 What a layer does besides is not seen: it may ask for the type of its number, or change what it
-reaches by more steps than that, a global for one. So the second call of each trace is traced as
+reaches by more steps than that. So the second call of each trace is traced as
 ever, with its number, and compared node by node; where it differs, the model is traced again, each
 layer. Layers that first differ after that, by such means, are beyond this.
 """
@@ -25,6 +25,7 @@ layer. Layers that first differ after that, by such means, are beyond this.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -223,11 +224,14 @@ class _Call:
     def state(self) -> Key:
         """Returns what a call must leave as it is, but for values in tensors."""
         parts = [part for _, part in self.layer.module.named_modules()]
-        things: list[Any] = [*parts, *dict.fromkeys(map(type, parts))]
+        things: list[Any] = list(parts)
         if self.cache is not None:
             things += [self.cache, *self.cache.layers]
         held = [value for thing in things for value in vars(thing).values()]
         things += {id(x): x for x in held if _has_state(x)}.values()
+        classes = list(dict.fromkeys(map(type, parts)))
+        files = dict.fromkeys(one.__module__ for one in classes)
+        things += [*classes, *(sys.modules[name] for name in files if name in sys.modules)]
         kept = [(thing, tuple(vars(thing).items())) for thing in things]
         kept += [(thing, (("", thing),)) for thing in self._containers]
         return [
