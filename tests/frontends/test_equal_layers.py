@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from npusim.ir.graph import Graph
 from tests.end_to_end.architectures import CONFIGURATIONS
 from tests.frontends.test_distinct_calls import _shown
 
-LAYERS = 6
+LAYERS = 8
 DECODERS = ("qwen2-tied", "qwen2-sliding", "gemma2", "llama3")
 
 
@@ -69,7 +70,7 @@ def test_decoders(name: str, counted: Counted) -> None:
 
     module = extract()
     kinds = 1 if name in ("qwen2-tied", "llama3") else 2
-    assert counted.traced == 2 * kinds and counted.again == 2 * (LAYERS - 2 * kinds)
+    assert counted.traced == 2 * kinds and counted.again == 2 * (LAYERS - 3 * kinds)
     for method, graph in _each(extract).methods.items():
         assert _shown(module.methods[method]) == _shown(graph)
 
@@ -80,7 +81,9 @@ CALLED: list[int] = []  # by the layers that change what is no attribute of thei
 class Shared:
     """An object that layers have together."""
 
-    calls = 0
+    def __init__(self) -> None:
+        self.calls = 0
+        self.inner = SimpleNamespace(calls=0)
 
 
 class Block(nn.Module):
@@ -115,6 +118,9 @@ class Block(nn.Module):
         if self.kind == "object":
             self.shared.calls += 1
             return self.linear(x) * (2.0 if self.shared.calls < 4 else 3.0)
+        if self.kind == "object of an object":
+            self.shared.inner.calls += 1
+            return self.linear(x) * (2.0 if self.shared.inner.calls < 3 else 3.0)
         if self.kind == "class":
             Block.calls_of_all += 1
             return self.linear(x) * (2.0 if Block.calls_of_all < 4 else 3.0)
@@ -155,7 +161,7 @@ class Layers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         kept = [x * i for i in range(LAYERS)] if self.kind in ("index", "replaced") else []
         first = x
-        self.shared.calls = Block.calls_of_all = 0
+        self.shared.calls = self.shared.inner.calls = Block.calls_of_all = 0
         for i, layer in enumerate(self.layers):
             skip = first if self.kind == "argument" and i > 2 else None
             x = layer(x, kept, skip)
@@ -178,12 +184,12 @@ def _checked(kind: str) -> Graph:
 @pytest.mark.parametrize("kind", ["plain", "buffer", "pair"])
 def test_once(kind: str, counted: Counted) -> None:
     _checked(kind)
-    assert (counted.traced, counted.again) == (1, LAYERS - 2)
+    assert (counted.traced, counted.again) == (1, LAYERS - 3)
 
 
 def test_other_arguments_are_another_call(counted: Counted) -> None:
     _checked("argument")
-    assert (counted.traced, counted.again) == (2, LAYERS - 4)
+    assert (counted.traced, counted.again) == (2, LAYERS - 5)
 
 
 UNSEEN = (
@@ -206,6 +212,11 @@ def test_the_second_call_shows_what_stand_ins_do_not(kind: str, counted: Counted
     """The model is traced again, each layer, with the numbers themselves."""
     _checked(kind)
     assert (counted.traced, counted.again) == (1, 0)
+
+
+def test_the_last_layer_shows_what_the_second_does_not(counted: Counted) -> None:
+    _checked("object of an object")
+    assert counted.traced == 1 and counted.again > 0
 
 
 def test_layers_of_other_attributes_are_others(counted: Counted) -> None:

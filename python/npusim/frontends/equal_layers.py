@@ -17,9 +17,9 @@ Owns that proof; what it does not cover is traced as ever:
   are the layer's attributes, its classes, and the files that these are of.
 
 What a layer does besides is not seen: it may ask for the type of its number, or change what it
-reaches by more steps than that. So the second call of each trace is traced as
-ever, with its number, and compared node by node; where it differs, the model is traced again, each
-layer. Layers that first differ after that, by such means, are beyond this.
+reaches by more steps than that. So the second call of each trace, and the last layer of each kind,
+are traced as ever, with their numbers, and compared node by node; where one differs, the model is
+traced again, each layer. Layers between these that alone differ, by such means, are beyond this.
 """
 
 from __future__ import annotations
@@ -89,11 +89,13 @@ class _Layers:
     def __init__(self, model: nn.Module) -> None:
         self.known: dict[int, Layer] = {}  # by the identity of their attributes
         self._traces: dict[Key, list[_Trace]] = {}
+        self._last: set[int] = set()  # of `known`, of each kind in a list
         self._within = False
         for container in model.modules():
             if isinstance(container, (nn.ModuleList, nn.Sequential)):
-                for layer in equal_layers(list(container)):
-                    self.known[id(layer.module.__dict__)] = layer
+                layers = {id(one.module.__dict__): one for one in equal_layers(list(container))}
+                self.known |= layers
+                self._last |= set({one.key: name for name, one in layers.items()}.values())
 
     def watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a forward that is run or, where it was traced before, put in again."""
@@ -125,7 +127,7 @@ class _Layers:
                 tensors, now = trace.operands(call)
             except Unproved:
                 continue
-            if trace.checked:
+            if trace.checked and id(module.__dict__) not in self._last:
                 return trace.again(call, tensors, now)
             run = functools.partial(forward, module, *args, **kwargs)
             return trace.check(call, tensors, now, run)
@@ -269,7 +271,7 @@ class _Trace:
     Attributes:
         call: which was traced.
         proved: whether all of it follows from what calls compare.
-        checked: whether another call was traced to the same.
+        checked: whether another call was traced to the same: others need not be.
         nodes: in order.
         roles: of the nodes before it that it read.
         changed: the nodes that stand for weights, arguments and tensors of the cache afterwards.
