@@ -148,9 +148,10 @@ def test_beyond_it_products_have_the_tiles_that_they_have_by_themselves() -> Non
     [("", 64, {STEM}), ("", 128, {STEM}),
      ("norm", 64, {"linear", "norm", "paged_rope_append"}),
      ("reader", 64, {"linear", "paged_rope_append"}),
+     ("writer", 64, {"linear", "paged_append", "paged_rope_append"}),
      ("", 32, {"linear", "paged_rope_append"})],
 )  # fmt: skip
-def test_a_product_turns_its_columns_where_nobody_else_reads_them(
+def test_a_product_turns_its_columns_where_nobody_else_reads_them_and_its_operands_stay(
     between: str, size: int, stems: set[str]
 ) -> None:
     target = replace(TargetConfig.named("cuda:sm_90a"), code_format="")
