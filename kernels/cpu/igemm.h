@@ -480,9 +480,10 @@ class TaskGrid {
     return std::min(cuts, panels_);
   }
 
-  // Few column blocks are as equal as panels allow; many are whole tiles of them.
+  // Few column blocks, and more than tiles, are as equal as panels allow; others are whole tiles.
   int64_t first_panel(int64_t column) const {
-    if (column_blocks_ < kUneven) return Split::even(panels_, column_blocks_, column);
+    if (column_blocks_ < kUneven || column_blocks_ > groups())
+      return Split::even(panels_, column_blocks_, column);
     return std::min(column * groups() / column_blocks_ * kTilePanels, panels_);
   }
 
