@@ -447,7 +447,7 @@ class TaskGrid {
     if (row_blocks == 0 || panels_ == 0) return;
     serial_ = work < kSmall;
     rows_first_ = whole_rows || rows > columns;
-    column_blocks_ = whole_rows && row_blocks > 1 ? 1 : cuts(serial_ ? 1 : work / kTask);
+    column_blocks_ = serial_ || (whole_rows && row_blocks > 1) ? 1 : cuts(work / kTask);
   }
   int64_t count() const { return serial_ ? std::min<int64_t>(1, cells()) : cells(); }
 
@@ -473,7 +473,6 @@ class TaskGrid {
   // of cells where there are few, lest one of the workers wait for the other's last.
   int64_t cuts(double tasks) const {
     const int64_t wanted = static_cast<int64_t>(std::min(tasks, double{kTasks}));
-    if (serial_) return 1;
     const int64_t groups = this->groups();
     int64_t cuts = std::clamp(wanted / row_blocks_, int64_t{1}, groups);
     if (cuts >= kUneven) return Split(groups, (groups + cuts - 1) / cuts).parts;
@@ -481,9 +480,10 @@ class TaskGrid {
     return std::min(cuts, panels_);
   }
 
-  // Few column blocks are as equal as panels allow; many are whole tiles of them.
+  // Few column blocks, and more than tiles, are as equal as panels allow; others are whole tiles.
   int64_t first_panel(int64_t column) const {
-    if (column_blocks_ < kUneven) return Split::even(panels_, column_blocks_, column);
+    if (column_blocks_ < kUneven || column_blocks_ > groups())
+      return Split::even(panels_, column_blocks_, column);
     return std::min(column * groups() / column_blocks_ * kTilePanels, panels_);
   }
 

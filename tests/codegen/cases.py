@@ -165,7 +165,8 @@ def paged_step(between: str = "", size: int = 64) -> Graph:
     """A step over pages up to the append: products, heads of so many columns, their turn.
 
     Args:
-        between: "norm": queries have a norm before they turn; "reader": they are an output, too.
+        between: "norm": queries have a norm before they turn; "reader": they are an output, too;
+            "writer": products read a page of a state that is appended to before heads turn.
     """
     heads, rows, kind, draft = 2, 6, "bfloat16", Draft()
     x = draft.x(1, rows, 128, dtype=kind)
@@ -175,6 +176,13 @@ def paged_step(between: str = "", size: int = 64) -> Graph:
     types = {name: TensorType(kind, (5, 1, 4, size)) for name in ("keys", "values")}
     pools = [draft.state(name, type) for name, type in types.items()]
     draft.types |= dict(zip(pools, types.values(), strict=True))
+    if between == "writer":
+        read = TensorType(kind, (5, 1, rows, 128))
+        state = draft.state("read", read)
+        draft.types[state] = read
+        new = draft.call("aten.view.default", x, size=(1, 1, rows, 128))
+        x = draft.call("aten.slice.Tensor", state, dim=0, start=1, end=2, step=1)
+        x = draft.call("aten.view.default", x, size=(1, rows, 128))
     made = []
     for name, count in (("q", heads), ("k", 1), ("v", 1)):
         w, bias = (draft.w(*shape, dtype=kind, name=f"{name}_{what}") for what, shape in
@@ -185,6 +193,8 @@ def paged_step(between: str = "", size: int = 64) -> Graph:
             weight = draft.w(size, dtype=kind, name="norm")
             y = draft.call("aten.rms_norm.default", y, weight, normalized_shape=(size,), eps=1e-6)
         made.append(draft.call("aten.permute.default", y, dims=(0, 2, 1, 3)))
+    if between == "writer":
+        draft.update(state, draft.call("npu.paged_append", new, state, *places))
     angles = [draft.x(1, rows, size, dtype=kind, name=name) for name in ("cos", "sin")]
     turned, *left = draft.call("npu.paged_rope_append", *made, *angles, *pools, *places,
                                interleaved=False, rotary_dim=size)  # fmt: skip

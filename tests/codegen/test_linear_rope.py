@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,13 @@ def test_tiles_turn_up_to_a_number_of_rows_where_they_have_both_halves_of_a_head
     assert {launches for _, launches in tiles(64, most + 1)} == {2}
 
 
+@pytest.mark.parametrize("size", [64, 96, 128])
+def test_all_numbers_of_rows_have_one_order(size: int) -> None:
+    """Where a tile turns its columns, where a launch after it does, and where tiles are wide."""
+    ways = [one_order.configs(STEM, joined(m, 4, 2, size, 1536)) for m in (1, 64, 65, 300, 2000)]
+    assert len({re.findall(r" o(\d+)", next(iter(names)))[0] for names in ways}) == 1
+
+
 def test_beyond_it_products_have_the_tiles_that_they_have_by_themselves() -> None:
     for slots, stem in ((0, "linear"), (24, "linear_behind_norm")):
         params = joined(256, 12, 2, 128, 1536, slots)
@@ -148,9 +156,10 @@ def test_beyond_it_products_have_the_tiles_that_they_have_by_themselves() -> Non
     [("", 64, {STEM}), ("", 128, {STEM}),
      ("norm", 64, {"linear", "norm", "paged_rope_append"}),
      ("reader", 64, {"linear", "paged_rope_append"}),
+     ("writer", 64, {"linear", "paged_append", "paged_rope_append"}),
      ("", 32, {"linear", "paged_rope_append"})],
 )  # fmt: skip
-def test_a_product_turns_its_columns_where_nobody_else_reads_them(
+def test_a_product_turns_its_columns_where_nobody_else_reads_them_and_its_operands_stay(
     between: str, size: int, stems: set[str]
 ) -> None:
     target = replace(TargetConfig.named("cuda:sm_90a"), code_format="")

@@ -11,6 +11,7 @@ from torch import nn
 
 import npusim
 from npusim.codegen.cuda import nvrtc, recurrent
+from npusim.lowering.assemble import assemble
 from tests.codegen import host
 from tests.codegen.cases import TARGET, examples
 from tests.codegen.test_kernels import _bytes, _check, check_spilling
@@ -70,6 +71,18 @@ def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
 def test_rows_of_a_block(m: int, units: int, k: int, grid: tuple[int, int, int]) -> None:
     p = {"m": m, "units": units, "k": k, "cell": 2, "has_bias": 0, "has_addend": 1}
     assert recurrent.recurrent_step(p).launches[0].grid == grid
+
+
+def test_results_whose_rows_are_not_contiguous_have_a_product_and_formulas() -> None:
+    lstms = (e for e in examples("npu.recurrent_step") if len(e.graph.nodes[0].outputs) == 2)
+    rows = next(e for e in lstms if e.graph.nodes[0].outputs[0].type.shape[-2] > 1)
+    (node,) = rows.graph.nodes
+    hidden, cell = node.outputs
+    turned = replace(cell, type=cell.type.with_order((2, 0, 1)))
+    for outputs, one in ((node.outputs, True), ((hidden, turned), False)):
+        graph = replace(rows.graph, nodes=(replace(node, outputs=outputs),))
+        found = {kernel.name for kernel in assemble(graph, TARGET).kernels}
+        assert ("recurrent_step" in found) == one
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")

@@ -94,6 +94,7 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   test_product(isa, plain(64, 88, 352), random);   // two tasks of three panels
   test_product(isa, plain(40, 16, 900), random);   // of one panel
   test_product(isa, plain(256, 72, 168), random);  // three row blocks by two of columns
+  test_product(isa, plain(99, 400, 190), random);  // more blocks of columns than whole tiles
 }
 
 // What tests/simulate/test_shares.py says, too.
@@ -102,7 +103,7 @@ void test_tasks(const TestedIsa& isa) {
   constexpr int64_t kTasks[][4] = {{64, 88, 352, 2},     {2, 160, 384, 2},  {100, 72, 840, 2},
                                    {256, 72, 168, 6},    {64, 296, 480, 6}, {1024, 64, 4584, 9},
                                    {32, 5512, 1160, 44}, {16, 16, 3136, 2}, {4, 24, 40, 1},
-                                   {1, 151936, 64, 48}};
+                                   {1, 151936, 64, 48},  {99, 400, 190, 8}};
   for (const auto& [m, n, k, tasks] : kTasks) {
     const abi::GemmParams p = plain(m, n, k);
     const int64_t found = isa["gemm"].tasks(&p, 2);

@@ -17,7 +17,8 @@ from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.calibrate import calibrate, held_out
 from npusim.simulate.forms import form_of
-from npusim.simulate.roofline import Work, command_time, run_time, work_of
+from npusim.simulate.roofline import _PRODUCTS, Work, command_time, run_time, work_of
+from npusim.targets import TargetConfig
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
 LINEAR = RooflineClass("linear", ("linear",), 2.0, 0.5, 0.8, 1.0, 0.25, 16, 64, True)
@@ -287,6 +288,15 @@ def test_classes_of_forms_and_sizes() -> None:
     for classes in ((packed, large, LINEAR, OTHER), (LINEAR, packed, OTHER)):
         with pytest.raises(ValueError, match="kernel 'linear' is in the classes"):
             replace(DEVICE, classes=classes)
+
+
+@pytest.mark.parametrize("name", ["a100", "ane-m1", "cpu", "h200"])
+def test_products_have_the_rates_of_products(name: str) -> None:
+    hardware = TargetConfig.named(name).hardware
+    assert hardware is not None and hardware.roofline is not None
+    device = hardware.roofline
+    for stem in _PRODUCTS:
+        assert device.class_of(stem).products, stem
 
 
 @pytest.mark.parametrize("stem", sorted(KERNELS))

@@ -102,7 +102,7 @@ unsigned byte_pair_as(unsigned word, int i) {
     return byte_pair(word ^ 0x80808080u, i);
   }
 }
-// The same times kByteScale, of a word whose high bits are turned over where kTurnsBytes says so.
+// Codes over kByteScale, of a word whose high bits are turned over: bytes of code + 128.
 template <typename T>
 constexpr float kByteScale = kSame<T, bfloat16> ? 64.0f : 1.0f;
 template <typename T>

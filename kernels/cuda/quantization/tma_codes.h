@@ -212,7 +212,8 @@ inline void consume_groups(Consumer& own, const CodeTile& tile, void* const* ope
       warpgroup_fence_operand(part[of]);
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i)
-        sums[i / 4][i % 4] += factors[of][i % 4 / 2] * part[of][i / 4][i % 4];
+        sums[i / 4][i % 4] =
+            fmaf(factors[of][i % 4 / 2], part[of][i / 4][i % 4], sums[i / 4][i % 4]);
     }
   };
   unsigned a[2][kEach][4];

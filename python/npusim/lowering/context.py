@@ -358,12 +358,18 @@ class Lowering:
         method.emitted.append(Emitted(kernel, params, tuple(reads), tuple(writes)))
 
     def last_writer(self, buffer: int) -> Emitted | None:
-        """Returns the run's last command that wrote a buffer, unless one after it has read it."""
+        """Returns the run's last command that wrote a buffer, if it may as well come now.
+
+        None: a command after it has read what it wrote, or written what it reads.
+        """
+        written: set[int] = set()
         for command in reversed(self.run.emitted):
+            read = {view.buffer for view in command.reads}
             if any(view.buffer == buffer for view in command.writes):
-                return command
-            if any(view.buffer == buffer for view in command.reads):
+                return None if read & written else command
+            if buffer in read:
                 return None
+            written.update(view.buffer for view in command.writes)
         return None
 
     def take_back(self, command: Emitted) -> None:

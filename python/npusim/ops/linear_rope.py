@@ -41,6 +41,9 @@ def emit_by_product(
         return False
     if not _is_only_reader(node, low, reads[0].buffer):
         return False
+    kept = {view.buffer for view in (*product.reads, *reads[3:])}
+    if kept & {view.buffer for view in (*product.writes, *writes)}:
+        return False
     low.take_back(product)
     of_product = {"slots": 0, "norm_eps": 0.0, **product.params}
     of_rope = {

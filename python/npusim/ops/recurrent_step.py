@@ -72,7 +72,8 @@ def _lower(node: Node, low: Lowering) -> None:
     operands = (x, weight, bias, addend, state)
     cell = str(node.attrs["cell"])
     small = is_step(low.target.recurrent, cell, prod(x.shape[:-1]), y.shape[-1], x.shape[-1])
-    if low.target.has("recurrent_step") and small and _rows_apart(y) is not None:
+    apart = all(_rows_apart(result) is not None for result in results)
+    if low.target.has("recurrent_step") and small and apart:
         _emit_step(low, node, operands, results)
     else:
         _emit_apart(low, node, operands, results)

@@ -90,9 +90,10 @@ def _cuts(panels: int, blocks: int, wanted: int) -> int:
 
 
 def _first_panel(panels: int, cuts: int, at: int) -> int:
-    if cuts < _UNEVEN:
+    groups = _up(panels, _TILE_PANELS)
+    if cuts < _UNEVEN or cuts > groups:
         return _even(panels, cuts, at)
-    return min(at * _up(panels, _TILE_PANELS) // cuts * _TILE_PANELS, panels)
+    return min(at * groups // cuts * _TILE_PANELS, panels)
 
 
 def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:

@@ -181,7 +181,11 @@ STEMS = (*tma_matmul.STEMS, "quantized_linear", "norm")  # whose kernels have se
 
 
 def configs(stem: str, p: Params) -> Configs:
-    """Returns the ways to compute a command in one order, by name; the rule's first."""
+    """Returns the ways to compute a command in one order, by name; the rule's first.
+
+    The last, ordinary kernels, may have another order than those before: it comes first for all
+    rows of a command or for none.
+    """
     found: Configs = linear_configs(p) if stem in tma_matmul.STEMS else {}
     if stem in tma_codes.STEMS:
         found = {
