@@ -147,6 +147,7 @@ def _models() -> Iterator[CompiledProgram]:
     heads = tuple(torch.randn(1, 2, 160, 64).bfloat16() for _ in range(3))
     yield npusim.compile((ManyRows().eval(), heads), target)
     yield norm_between()[2]
+    yield npusim.compile(paged_step(), target)
 
 
 def between_ranks() -> list[tuple[str, bytes]]:

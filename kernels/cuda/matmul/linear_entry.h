@@ -1,6 +1,7 @@
 // The entries of linear, and of linear beside an RMS norm.
 #pragma once
 #include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/matmul/entry_operands.h"
 #include "kernels/cuda/matmul/gemv_epilogue.h"
 #include "kernels/cuda/matmul/linear_operands.h"
 #include "kernels/cuda/matmul/norm_between.h"
@@ -10,15 +11,6 @@
 #include "kernels/cuda/matmul/gemv_stream.h"
 #else
 #include "kernels/cuda/matmul/linear_source.h"
-#endif
-// Declares the operands of a product in an entry: those given, unless a type makes them of these.
-#ifdef NPUSIM_PRODUCT_OPERANDS
-#define NPUSIM_DECLARE_OPERANDS                             \
-  void* const given[] = {NPUSIM_POINTERS};                  \
-  const npusim::NPUSIM_PRODUCT_OPERANDS operands_of(given); \
-  void* const* operands = operands_of.all
-#else
-#define NPUSIM_DECLARE_OPERANDS void* const operands[] = {NPUSIM_POINTERS}
 #endif
 
 #if NPUSIM_PATH == NPUSIM_PATH_TMA || NPUSIM_PATH == NPUSIM_PATH_SWAP_AB  // what both include

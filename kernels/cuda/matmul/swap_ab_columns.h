@@ -2,6 +2,9 @@
 // what their sums become: y, as row_epilogue.h has it, or turned and appended (rope_epilogue.h).
 #pragma once
 #include "kernels/cuda/matmul/row_epilogue.h"
+#ifdef NPUSIM_ROPE_JOINED
+#include "kernels/cuda/matmul/rope_epilogue.h"
+#endif
 
 namespace npusim::swap_ab {
 

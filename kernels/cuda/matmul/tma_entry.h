@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/cuda/common/tma.h"
 #include "kernels/cuda/common/tma_signature.h"
+#include "kernels/cuda/matmul/entry_operands.h"
 #include "kernels/cuda/matmul/linear_source.h"
 #include "kernels/cuda/matmul/tma_tile.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
