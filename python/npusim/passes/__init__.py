@@ -105,4 +105,5 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     recognize_recurrent_steps: ("recurrent_step",),
     fuse_all_reduce: ("all_reduce",),
     fuse_attention_step: ("attention_step",),
+    merge_linears: ("copy",),  # that concatenates weights
 }
