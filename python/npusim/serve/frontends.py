@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ from npusim.serve.metrics import Metrics, Outcome
 from npusim.serve.own_processes import command_of, environment
 from npusim.serve.process import AFTER_DRAIN, SWITCH, log_ready, run, url_of
 from npusim.serve.remote_engine import facts_of
+from npusim.serve.signals import ending
 
 _log = logging.getLogger("npusim.serve")
 
@@ -365,7 +366,7 @@ class FrontEnds:
         threading.Thread(target=self._bring_up, daemon=True).start()
         accepting = threading.Thread(target=self._accept, daemon=True)
         accepting.start()
-        with self._signals():
+        with ending(lambda number: self._news.put(lambda: self._stop(number))):
             while self._living or self._is_loading:
                 with contextlib.suppress(queue.Empty):  # signals are heard in between
                     self._news.get(timeout=_POLL)()
@@ -382,21 +383,6 @@ class FrontEnds:
         return None
 
     # ---- in the thread that runs
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """While the block runs, SIGTERM and SIGINT end the server; a second one does at once."""
-
-        def stop(number: int, _: object) -> None:
-            self._news.put(lambda: self._stop(number))
-
-        names = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, stop) for number in names}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _stop(self, number: int) -> None:
         if self._is_ending:
             self._keeps_port = False  # what was to serve alone does not begin

@@ -24,6 +24,7 @@ from npusim.serve.app import Server
 from npusim.serve.engine import Engine
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
+from npusim.serve.signals import ending
 
 _log = logging.getLogger("npusim.serve")
 _BACKLOG = 2048
@@ -145,19 +146,8 @@ class _Process(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """While it serves, SIGTERM and SIGINT end it in order; a second one does at once."""
         loop = asyncio.get_running_loop()
-        names = (signal.SIGTERM, signal.SIGINT)
-        before = {}
-
-        def stop(number: int, _: object) -> None:
-            loop.call_soon_threadsafe(self._stop, number)
-
-        with contextlib.suppress(ValueError):  # not in the main thread: the owner ends it
-            before = {number: signal.signal(number, stop) for number in names}
-        try:
+        with ending(lambda number: loop.call_soon_threadsafe(self._stop, number)):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _stop(self, number: int) -> None:
         if self._ends is not None:
