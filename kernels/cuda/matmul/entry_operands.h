@@ -1,5 +1,5 @@
-// NPUSIM_DECLARE_OPERANDS declares the operands of a product in an entry: those given, unless a type
-// (NPUSIM_PRODUCT_OPERANDS) makes them of these.
+// NPUSIM_DECLARE_OPERANDS declares the operands of a product in an entry: those given, unless a
+// type (NPUSIM_PRODUCT_OPERANDS) makes them of these.
 #pragma once
 #ifdef NPUSIM_PRODUCT_OPERANDS
 #define NPUSIM_DECLARE_OPERANDS                             \
