@@ -33,6 +33,7 @@ from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
 from npusim.frontends.equal_layers import saw_a_stand_in, traced_once
 from npusim.frontends.exported_program import translate
+from npusim.frontends.operator_tables import quick_tables
 from npusim.frontends.recurrences import states_as_given
 from npusim.frontends.refusals import explain, users_frames
 from npusim.frontends.selected_rows import traced_with_selections
@@ -177,7 +178,7 @@ def _export(
             )
             policy.keep_instance_norm(program.graph)
             progress("decomposing", 1, 3)
-            with decisions(program) as decided:
+            with decisions(program) as decided, quick_tables():
                 program = decomposed(program, policy.decompositions())
             Sizes(program, dynamic_shapes).check(decided)
             policy.drop_assertions(program.graph)
