@@ -183,7 +183,7 @@ void test_refusals(const TestedIsa& isa, std::mt19937& random) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const TestedIsa& isa : isas()) {
+  for (const TestedIsa& isa : isas({"scan", "sort"})) {
     std::mt19937 random(5);
     test_scan(isa, random);
     test_sort(isa, random);
