@@ -140,7 +140,7 @@ ctest: $(VENV)/npusim $(VENV)/dev
 	ctest --test-dir $(RELEASE) --output-on-failure -j $(JOBS)
 
 # Without -Werror: instrumented code misleads GCC's flow warnings; ctest has them all. Only the
-# instruction set that this machine would choose.
+# instruction set that this machine would choose, and a tenth of the random traces.
 sanitize: $(VENV)/torch
 	cmake --preset sanitize
 	cmake --build --preset sanitize -- -k 0
@@ -227,25 +227,29 @@ macos: $(VENV)/dev $(METAL_CPP)/Metal/Metal.hpp
 	  -DNPUSIM_METAL_CPP=$(METAL_CPP) -DCMAKE_CXX_FLAGS="-isystem $(CURDIR)/tests/softmetal/platform"
 	cmake --build --preset macos
 
-# Two releases of tinygrad are read: the pinned one, and this in a folder before it.
-OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
-
-# Threads of the libraries times the workers of pytest must not exceed the machine.
 # Every value of the small dtypes, the edges of the others, scalars and pairs of dtypes: an hour.
 values: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.conformance.value_sweep
 
+# Threads of the libraries times the workers of pytest must not exceed the machine.
 pytest: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest tests -n $(JOBS) --dist worksteal --hypothesis-profile=ci $(PYTEST_FLAGS)
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; set -ex; \
-	  $(PIP_INSTALL) --no-deps --upgrade --target $(OLDER_TINYGRAD) tinygrad==0.13.0; \
-	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
 
-# Tests that CI has no time for.
+# Two releases of tinygrad are read: the pinned one, and this in a folder before it.
+OLDER_TINYGRAD := $(CURDIR)/build/tinygrad-0.13
+
+# What CI has no time for: tests marked as long, the older tinygrad, and under sanitizers all of the
+# random traces that CTest draws without them.
 long: $(VENV)/npusim $(VENV)/dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest tests -n $(JOBS) --dist worksteal --long -m long $(PYTEST_FLAGS)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; set -ex; \
+	  $(PIP_INSTALL) --no-deps --upgrade --target $(OLDER_TINYGRAD) tinygrad==0.13.0; \
+	  PYTHONPATH=$(OLDER_TINYGRAD) $(BIN)/python -m pytest tests/frontends/tinygrad -n $(JOBS)
+	cmake --preset sanitize -DNPUSIM_BATCH_TRACES=20000
+	cmake --build --preset sanitize --target test_batch_traces
+	ctest --preset sanitize -R '^test_batch_traces$$'
 
 # libnpusim as native programs get it: installed into an empty prefix, its symbols, size and interface
 # checked, and the examples built and run from there (docs/embedding.md). The quick one builds the
