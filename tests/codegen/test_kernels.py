@@ -83,10 +83,11 @@ def test_kernels_compute_what_pytorch_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_a_tokens_attention_and_normed_products_are_their_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
+def test_a_tokens_attention_and_normed_products_are_their_parts(dtype: str, tmp_path: Path) -> None:
     normed = ("npu.normed_linear", "npu.normed_gated_linear", "npu.normed_quantized_linear")
     ops = ("npu.attention_step", "npu.quantized_linear", *normed)
-    chosen = [e for e in examples(*ops) if e.dtype in ("float16", "bfloat16")]
+    chosen = [e for e in examples(*ops) if e.dtype == dtype]
     keys = host.keys_of(example.program for example in chosen)
     assert {stem for stem, _ in keys} >= {"attention_step", "normed_linear", *_CODES}
     kernels = host.build(keys, tmp_path)
@@ -114,10 +115,14 @@ def test_a_row_hidden_by_the_least_number_is_the_mean_of_all_values(tmp_path: Pa
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-def test_a_query_that_is_no_number_has_no_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "bfloat16"), pytest.param(("float16",), marks=pytest.mark.long)]
+)
+def test_a_query_that_is_no_number_has_no_result(dtypes: tuple[str, ...], tmp_path: Path) -> None:
     """Whoever computes it: tiles, few rows, long heads, plain sums, a token's step."""
     sdpa, step = "aten.scaled_dot_product_attention.default", "npu.attention_step"
-    chosen = [e for e in examples(sdpa, step) if e.tensors[0] is not None and e.tensors[0].numel()]
+    taken = (example for example in examples(sdpa, step) if example.dtype in dtypes)
+    chosen = [e for e in taken if e.tensors[0] is not None and e.tensors[0].numel()]
     paths = dict.fromkeys(host.keys_of(e.program for e in chosen))
     assert {stem for stem, _ in paths} >= {"attention", "attention_step"}
     kernels = host.build(list(paths), tmp_path)

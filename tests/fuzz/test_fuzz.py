@@ -10,23 +10,34 @@ import pytest
 from npusim.cli.app import npusim as cli
 from tests.fuzz.harness import TARGETS, Finding, Target, trial
 
+# How many seeds every run takes, and how many `make long`.
 RUNS = {
-    "graph": 400,
-    "module": 100,
-    "text": 150,
-    "pytorch-ir": 30,
-    "plan": 100,
-    "onnx": 200,
-    "arguments": 80,
+    "graph": (100, 400),
+    "module": (100, 100),
+    "text": (150, 150),
+    "pytorch-ir": (10, 30),
+    "plan": (100, 100),
+    "onnx": (50, 200),
+    "arguments": (30, 80),
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        *(pytest.param(name, range(few), id=name) for name, (few, _) in RUNS.items()),
+        *(
+            pytest.param(name, range(many), id=f"{name}-long", marks=pytest.mark.long)
+            for name, (few, many) in RUNS.items()
+            if few < many
+        ),
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
-def test_mutated_files_are_refused_or_run(name: str) -> None:
+def test_mutated_files_are_refused_or_run(name: str, seeds: range) -> None:
     if name == "pytorch-ir":
         pytest.importorskip("torch_ir")
-    verdicts = {trial(TARGETS[name], seed) for seed in range(RUNS[name])}
+    verdicts = {trial(TARGETS[name], seed) for seed in seeds}
     assert "refused" in verdicts and "ran" in verdicts
 
 

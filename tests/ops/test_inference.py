@@ -31,7 +31,7 @@ CASES = [
     if not name.startswith("transformers.")
 ]
 IDS = [f"{name}-{i}" for i, (name, _) in enumerate(CASES)]
-MUTATIONS = 30  # of every case
+MUTATIONS = 10, 30  # of every case: in every run, and by `make long`
 
 # What PyTorch's kernels refuse, and npusim's take: types say nothing against it.
 STRICTER = (
@@ -82,9 +82,12 @@ def test_cases_have_the_types_of_pytorch(name: str, case: Any) -> None:
 
 
 @pytest.mark.parametrize("name, case", CASES, ids=IDS)
-def test_what_is_taken_is_what_pytorch_takes(name: str, case: Any) -> None:
+@pytest.mark.parametrize(
+    "mutations", [MUTATIONS[0], pytest.param(MUTATIONS[1], marks=pytest.mark.long)]
+)
+def test_what_is_taken_is_what_pytorch_takes(name: str, case: Any, mutations: int) -> None:
     chance = random.Random(zlib.crc32(f"{name}{case}".encode()))
-    for _ in range(MUTATIONS):
+    for _ in range(mutations):
         dtype = chance.choice(find(name).dtypes)  # type: ignore[union-attr]
         tensors, attrs = _changed(
             chance, tensors_for(case, dtype, name), attributes(name, case, dtype)

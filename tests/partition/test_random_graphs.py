@@ -101,7 +101,9 @@ def reference(
         states.update(run.updates())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(16), *(pytest.param(n, marks=pytest.mark.long) for n in range(16, 40))]
+)
 def test_values_and_order(seed: int, device: str) -> None:
     check_seed(seed, device)
 

@@ -129,8 +129,13 @@ def test_plain_steps_are_of_a_weight_that_is_read_again(draft, act, times):
 LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU, "plain": nn.RNN}
 
 
-@pytest.mark.parametrize("batch", [1, 8, 64])
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(
+    ("both", "batch"),
+    [
+        *((False, 1), (False, 8), (False, 64), (True, 8)),
+        *(pytest.param(True, batch, marks=pytest.mark.long) for batch in (1, 64)),
+    ],
+)
 @pytest.mark.parametrize("cell", LAYERS)
 def test_a_command_a_step(cell, batch, both):
     steps, layers = 4, 2

@@ -34,7 +34,7 @@ def test_every_case_of_an_op(op: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "mobilenet_v2"])
 def test_models(name: str) -> None:
-    model, inputs = build(name)
+    model, inputs = build(name, small=True)
     graph = npusim.extract_ir(model, tuple(inputs))
     assert isinstance(graph, npusim.IR)
     weights = {w.name: model.state_dict()[w.key] for w in graph.weights}
