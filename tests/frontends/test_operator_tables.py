@@ -55,6 +55,13 @@ def test_operators_are_looked_up_once_for_each_model(monkeypatch: pytest.MonkeyP
         assert len(calls) == models
 
 
+def test_a_pytorch_of_other_tables_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(utils, "_materialize_cpp_cia_ops")
+    before = OperatorBase.py_impl
+    with quick_tables():
+        assert OperatorBase.py_impl is before
+
+
 class _Mode(TorchDispatchMode):
     pass
 

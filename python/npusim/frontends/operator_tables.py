@@ -23,9 +23,13 @@ _LOOK_UP = "_materialize_cpp_cia_ops"  # called for each namespace, for all of t
 def quick_tables() -> Iterator[None]:
     """Decompositions within look up all operators once, and enter functions without annotations.
 
-    What is registered within, as by a decomposition, is not looked up.
+    What is registered within, as by a decomposition, is not looked up. A PyTorch that keeps its
+    tables in another way goes its own.
     """
-    look_up, py_impl = getattr(utils, _LOOK_UP), OperatorBase.py_impl
+    look_up, py_impl = getattr(utils, _LOOK_UP, None), OperatorBase.py_impl
+    if look_up is None:
+        yield
+        return
     is_done = False
 
     def once() -> None:
@@ -36,12 +40,15 @@ def quick_tables() -> Iterator[None]:
 
     def enter(operator: Any, key: Any) -> Callable[[Any], Any]:
         kernels = operator.py_kernels
-        if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in kernels:
-            return py_impl(operator, key)  # which refuses the last two
+        cache = getattr(operator, "_dispatch_cache", None)
+        if cache is None or not isinstance(key, DispatchKey):
+            return py_impl(operator, key)
+        if key == DispatchKey.Python or key in kernels:
+            return py_impl(operator, key)  # which refuses it
 
         def entered(function: Any) -> Any:
             kernels[key] = function
-            operator._dispatch_cache.clear()
+            cache.clear()
             return function
 
         return entered
