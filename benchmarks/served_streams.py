@@ -134,7 +134,8 @@ def serve(frontends: int, folder: Path, seconds: float) -> None:
 
     from npusim.language_model import Tokenizer
     from npusim.serve import engine as engines
-    from npusim.serve.frontends import Served, serve_with
+    from npusim.serve.frontend import Served
+    from npusim.serve.frontends import serve_with
     from npusim.serve.paged import PagedBackend
     from npusim.serve.process import logged_as_json, take_port
 

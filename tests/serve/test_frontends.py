@@ -35,7 +35,8 @@ from npusim.serve.channel import (
     submission,
 )
 from npusim.serve.frontend_process import Link, _Process
-from npusim.serve.frontends import FrontEnd, Served, serve_with
+from npusim.serve.frontend import FrontEnd, Served
+from npusim.serve.frontends import serve_with
 from npusim.serve.packed_events import unpacked
 from npusim.serve.paged import PagedBackend
 from npusim.serve.process import take_port

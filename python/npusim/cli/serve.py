@@ -111,7 +111,8 @@ def serve(
     require_packages()
     from npusim.serve.app import Limits
     from npusim.serve.engine import Engine
-    from npusim.serve.frontends import Served, serve_with
+    from npusim.serve.frontend import Served
+    from npusim.serve.frontends import serve_with
     from npusim.serve.process import logged_as_json, take_port
 
     keys, limits = _keys(api_key_file), Limits(body_bytes=max_body)

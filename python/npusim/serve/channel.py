@@ -20,6 +20,8 @@ _SUBMIT = struct.Struct("=QQI")
 NUMBER, TICKET = struct.Struct("=Q"), struct.Struct("=Q")  # never used up
 ACCEPTED, CONNECTIONS = struct.Struct("=QQ"), struct.Struct("=QQ")
 
+BEAT = 1.0  # seconds between two messages of a front end that lives, at most: CONNECTIONS at least
+
 
 class Kind(enum.IntEnum):
     """Kinds of messages.

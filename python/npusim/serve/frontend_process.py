@@ -23,7 +23,15 @@ import uvicorn
 
 from npusim.errors import DeviceError, Error
 from npusim.serve.app import Limits, Server
-from npusim.serve.channel import CONNECTIONS, TICKET, Kind, Messages, json_message, message
+from npusim.serve.channel import (
+    BEAT,
+    CONNECTIONS,
+    TICKET,
+    Kind,
+    Messages,
+    json_message,
+    message,
+)
 from npusim.serve.fields import RequestError
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
@@ -32,7 +40,7 @@ from npusim.serve.process import AFTER_DRAIN, configuration, logged_as_json
 from npusim.serve.remote_engine import RemoteEngine
 
 _log = logging.getLogger("npusim.serve")
-_TELL = 0.1  # seconds between two times that it says how many connections it has
+_TELL = 0.1  # seconds between two looks at how many connections it has
 _GONE = "The engine's process has ended."
 
 
@@ -234,8 +242,9 @@ class _Process(uvicorn.Server):
             taken.close()
 
     async def _tell(self) -> None:
-        """Says how many connections there are, and gives memory back."""
-        told = 0, 0
+        """Says how many connections there are, so also that this loop turns; gives memory back."""
+        loop = asyncio.get_running_loop()
+        told, then = (0, 0), 0.0
         small: asyncio.Task[None] | None = None
         try:
             while True:
@@ -243,8 +252,8 @@ class _Process(uvicorn.Server):
                 if small is None and self._link.engine is not None:
                     small = asyncio.create_task(keep_small(self._link.engine))
                 count = len(self.server_state.connections) + len(self._beginning)
-                if told != (count, self._taken):
-                    told = count, self._taken
+                if told != (count, self._taken) or loop.time() - then > BEAT / 2:
+                    told, then = (count, self._taken), loop.time()
                     self._link.send(message(Kind.CONNECTIONS, CONNECTIONS.pack(*told)))
         finally:
             if small is not None:

@@ -14,60 +14,30 @@ import logging
 import queue
 import signal
 import socket
-import struct
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from npusim import _runtime
-from npusim.errors import DeviceError, Error, first_line
-from npusim.serve.app import Limits, Server
-from npusim.serve.channel import (
-    ACCEPTED,
-    CONNECTIONS,
-    NUMBER,
-    Kind,
-    Messages,
-    json_message,
-    message,
-    read_submission,
-)
+from npusim.errors import Error, first_line
+from npusim.serve.app import Server
+from npusim.serve.channel import Kind, json_message, message
 from npusim.serve.engine import Engine
+from npusim.serve.frontend import FrontEnd, Served
 from npusim.serve.memory import keep_small_beside
 from npusim.serve.metrics import Metrics, Outcome
-from npusim.serve.own_processes import command_of, environment
 from npusim.serve.process import AFTER_DRAIN, SWITCH, log_ready, run, url_of
-from npusim.serve.remote_engine import facts_of
 from npusim.serve.signals import ending
 
 _log = logging.getLogger("npusim.serve")
 
 _POLL = 0.2  # seconds that a thread waits for news, or for a connection, before it looks around
-_READ = 1 << 18  # bytes at a time
-_STUCK = 30  # seconds that a front end may leave what it is told unread; then it is ended
 _MOST_DEATHS, _DEATHS_WITHIN = 3, 60.0  # of front ends, in seconds, before the server gives up
 _SHUTS_DOWN = "The engine takes no more requests: it is shutting down."
 _LEFT = "The server shuts down."
-
-
-@dataclass(frozen=True)
-class Served:
-    """What all front ends of a server are told.
-
-    Attributes:
-        name: what the model is called.
-        keys: those that are let in; none: everybody is.
-        limits: what clients may ask.
-    """
-
-    name: str
-    keys: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
 
 
 def serve_with(
@@ -108,206 +78,6 @@ def serve_with(
 
 def _given(engine: Engine) -> Engine:
     return engine
-
-
-class FrontEnd:
-    """One front end, as the engine's process knows it: the process, and what it asks.
-
-    Args:
-        reader: its number at the engine, never used before.
-        served: what it is told.
-        hear: is called by a thread of its own with each message that is about no request.
-        ended: is called once, when it is gone.
-
-    Attributes:
-        is_ready: whether it answers requests.
-    """
-
-    def __init__(
-        self,
-        reader: int,
-        served: Served,
-        hear: Callable[[FrontEnd, Kind, bytes], None],
-        ended: Callable[[FrontEnd], None],
-    ) -> None:
-        self.reader, self.is_ready = reader, False
-        self._handed, self._told = 0, (0, 0)  # connections; those it said it has, and took
-        self._hear, self._ended = hear, ended
-        self._native: _runtime.Engine | None = None
-        self._order = threading.Lock()  # nobody hears of a request before it was accepted
-        try:
-            self.process, self._channel, self._handing = _started()
-        except OSError as error:
-            raise Error(f"A front end cannot be started: {first_line(error)}.") from error
-        self._handing.setblocking(False)
-        limit = struct.pack("ll", _STUCK, 0)
-        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        hello = {"name": served.name, "keys": served.keys, "limits": asdict(served.limits)}
-        self.send(json_message(Kind.HELLO, hello))
-        self._telling: threading.Thread | None = None
-        self._last: bytes | None = None
-        self._is_gone = False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    @property
-    def connections(self) -> int:
-        """How many it has, and how many wait for it."""
-        has, took = self._told
-        return has + self._handed - took
-
-    def send(self, content: bytes) -> None:
-        """Sends a message; one that is gone hears nothing."""
-        with self._order:
-            self._put(content)
-
-    def end(self, content: bytes) -> None:
-        """Sends a last message, after all news that there is now."""
-        if self._telling is None:
-            self.send(content)
-        else:
-            self._last = content
-
-    def begin(self, engine: Engine, native: _runtime.Engine) -> None:
-        """Serves its requests from now on."""
-        self._native = native
-        self.send(json_message(Kind.LOADED, facts_of(engine)))
-        tell = partial(self._tell, native)
-        self._telling = threading.Thread(target=self._or_end, args=(tell,), daemon=True)
-        self._telling.start()
-
-    def hand(self, connection: socket.socket) -> bool:
-        """Gives it a connection; returns whether it can take one now."""
-        if self._is_gone:  # perhaps still telling its clients so
-            return False
-        try:
-            socket.send_fds(self._handing, [b"c"], [connection.fileno()])
-        except OSError:  # gone, or busy with those that it has
-            return False
-        self._handed += 1
-        return True
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        self.process.kill()
-
-    def _put(self, content: bytes) -> None:
-        try:
-            self._channel.sendall(content)
-        except BlockingIOError:  # part of it may have gone: nothing can follow
-            self.kill()
-        except OSError:
-            pass
-
-    def _tell(self, native: _runtime.Engine) -> None:
-        """Sends news as it comes, all of a step in one message."""
-        has_failed = False
-        while not self._is_gone:
-            last = self._last
-            if packed := native.poll_packed(_POLL, self.reader):
-                self.send(message(Kind.EVENTS, packed))
-            has_failed = has_failed or self._tells_failure(native)
-            if last is not None:
-                self.send(last)
-                return
-
-    def _tells_failure(self, native: _runtime.Engine) -> bool:
-        """Says that nothing is served any more, where that is so; returns whether it is."""
-        if why := native.failure():
-            self.send(json_message(Kind.FAILED, why))
-        return bool(why)
-
-    def _listen(self) -> None:
-        self._or_end(self._hear_all)
-        self._is_gone = True
-        if self._native is not None:
-            self._native.leave(self.reader)
-        self.process.wait()
-        if self._telling is not None:
-            self._telling.join()
-        self._channel.close()
-        self._handing.close()
-        self._ended(self)
-
-    def _or_end(self, work: Callable[[], None]) -> None:
-        """Does what it waits for; it ends where that fails, as it would wait for ever."""
-        try:
-            work()
-        except Exception:
-            _log.exception("a defect of the server")
-            self.kill()
-
-    def _hear_all(self) -> None:
-        messages = Messages()
-        while news := self._news():
-            for kind, content in messages.push(news):
-                self._act(kind, content)
-
-    def _news(self) -> bytes:
-        """Returns what came; nothing when it is gone."""
-        try:
-            return self._channel.recv(_READ)
-        except OSError:
-            return b""
-
-    def _act(self, kind: Kind, content: bytes) -> None:
-        native = self._native
-        if kind is Kind.SUBMIT and native is not None:
-            self._submit(native, content)
-        elif kind is Kind.CANCEL and native is not None:
-            native.cancel(*NUMBER.unpack(content))
-        elif kind is Kind.ALLOW and native is not None:
-            (number,) = NUMBER.unpack_from(content)
-            native.allow_packed(number, content[NUMBER.size :])
-        elif kind is Kind.CONNECTIONS:
-            self._told = CONNECTIONS.unpack(content)
-        else:
-            self._hear(self, kind, content)
-
-    def _submit(self, native: _runtime.Engine, content: bytes) -> None:
-        ticket, follows, tokens, options = read_submission(content)
-        try:
-            with self._order:
-                number = native.submit(tokens, {**options, "follows": follows}, self.reader)
-                self._put(message(Kind.ACCEPTED, ACCEPTED.pack(ticket, number)))
-        except Exception as error:  # whatever it is, who asked must hear of it, and nobody else
-            if not isinstance(error, Error):
-                _log.exception("a defect of the server")
-            has_failed = self._tells_failure(native)
-            self.send(json_message(Kind.REFUSED, _refusal(native, ticket, error, has_failed)))
-
-
-def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
-    """Starts a front end; returns it, the channel to it, and what hands it connections."""
-    command = command_of("npusim.serve.frontend_process")
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        passed, kept = [], []
-        for _ in range(2):
-            own, other = socket.socketpair()
-            kept.append(ours.enter_context(own))
-            passed.append(theirs.enter_context(other).fileno())
-        process = subprocess.Popen(
-            [*command, *map(str, passed)],
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            env=environment(),
-        )
-        ours.pop_all()
-    channel, handing = kept
-    return process, channel, handing
-
-
-def _refusal(
-    native: _runtime.Engine, ticket: int, error: Exception, has_failed: bool
-) -> dict[str, Any]:
-    """Returns what a front end is told; one that drains has heard so before."""
-    stats = native.stats()
-    return {
-        "ticket": ticket,
-        "class": type(error).__name__,
-        "message": str(error),
-        "busy": isinstance(error, DeviceError) and not has_failed,
-        "open": stats["running"] + stats["waiting"],
-    }
 
 
 class FrontEnds:
@@ -512,7 +282,7 @@ class FrontEnds:
 
     def _hand(self, connection: socket.socket) -> None:
         while not self._is_ending:
-            fronts = sorted(self._living, key=lambda front: front.connections)
+            fronts = sorted(self._living, key=lambda front: (front.is_slow, front.connections))
             if any(front.hand(connection) for front in fronts):
                 return
             time.sleep(0.01)
