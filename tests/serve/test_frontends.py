@@ -34,8 +34,8 @@ from npusim.serve.channel import (
     read_submission,
     submission,
 )
-from npusim.serve.frontend_process import Link, _Process
 from npusim.serve.frontend import FrontEnd, Served
+from npusim.serve.frontend_process import Link, _Process
 from npusim.serve.frontends import serve_with
 from npusim.serve.packed_events import unpacked
 from npusim.serve.paged import PagedBackend
@@ -259,7 +259,13 @@ class Engine:
     def __init__(self) -> None:
         self.heard: list[tuple[Kind, bytes]] = []
         self._messages = Messages()
-        facts = {"max_context": 64, "max_batch": 2, "vocab_size": 40, "eos_token_ids": [3]}
+        facts = {
+            "max_context": 64,
+            "max_batch": 2,
+            "most_open": 3,
+            "vocab_size": 40,
+            "eos_token_ids": [3],
+        }
         self.remote = RemoteEngine({**facts, "tokenizer": None}, self.hear)
 
     def hear(self, content: bytes) -> None:
@@ -445,7 +451,13 @@ def test_an_engine_that_has_failed_is_healthy_nowhere() -> None:
     why = "The engine has failed"
     (failed, (kind, told)) = told_by(BrokenEngine(DeviceError(why), why))
     assert failed == (Kind.FAILED, why) and kind is Kind.REFUSED and not told["busy"]
-    facts = {"max_context": 64, "max_batch": 2, "vocab_size": 40, "eos_token_ids": [3]}
+    facts = {
+        "max_context": 64,
+        "max_batch": 2,
+        "most_open": 3,
+        "vocab_size": 40,
+        "eos_token_ids": [3],
+    }
     link = ToldLink()
     link.data_received(
         json_message(Kind.HELLO, {"name": "model", "keys": [], "limits": asdict(Limits())})

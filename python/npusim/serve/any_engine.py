@@ -43,6 +43,10 @@ class AnyEngine(Protocol):
         """How many requests run at a time, at most."""
 
     @property
+    def most_open(self) -> int:
+        """How many requests run or wait, at most."""
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; Error where there is none."""
 

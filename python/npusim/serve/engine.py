@@ -120,6 +120,7 @@ class Engine:
 
     Attributes:
         model: the loaded LanguageModel.
+        most_open: requests that run or wait, at most.
         taken: how many requests there were so far.
 
     Raises:
@@ -148,7 +149,7 @@ class Engine:
             program, weights, tokenizer, device, threads, copy=copy, progress=progress
         )
         self._backend = make_backend(self.model, max_batch, max_waiting)
-        self._most_open = self._backend.max_batch + max_waiting
+        self.most_open = self._backend.max_batch + max_waiting
         self._lock = threading.Lock()
         self._streams: dict[int, Stream] = {}
         self._failed: Error | None = None
@@ -224,7 +225,7 @@ class Engine:
         check_request(prompt, sampling, self.max_context, self._backend.vocab_size)
         with self._lock:
             self._check_open()
-            if len(self._streams) >= self._most_open:
+            if len(self._streams) >= self.most_open:
                 raise BusyError(
                     f"{len(self._streams)} requests are being served or wait, as many as may.",
                     retry_after=self._retry_after(),

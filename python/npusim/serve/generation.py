@@ -198,7 +198,13 @@ class Generator:
         record: Record,
     ) -> Generation:
         record.usage.prompt = sum(map(len, prompts))
-        each = request.best_of
+        each, most = request.best_of, self.engine.most_open
+        if len(prompts) * each > most:
+            raise RequestError(
+                f"{len(prompts) * each} answers are asked for; this server has {most} requests "
+                "at a time, those that wait included.",
+                param="prompt" if each == 1 else "best_of" if each > request.n else "n",
+            )
         compiled = [await self._sampling(request, i) for i in range(len(prompts) * each)]
         try:
             streams = await self._ask_all(prompts, compiled, each)
@@ -260,8 +266,7 @@ class Generator:
                 self._grammars = await asyncio.to_thread(
                     GrammarCompiler, self.tokenizer, model.vocab_size, model.eos_token_ids
                 )
-            work = asyncio.to_thread(self._grammars.compile, spec)
-            return await asyncio.wait_for(work, _COMPILE)
+            return await self._grammars.compiled(spec, _COMPILE)
         except asyncio.TimeoutError:
             raise RequestError(
                 f"The form of the answer takes more than {_COMPILE:g} s to prepare.",

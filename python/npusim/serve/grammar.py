@@ -1,12 +1,17 @@
 """Answers of a given form: JSON schemas, regular expressions and grammars as masks over tokens.
 
-Owns the use of the `llguidance` package, which does the work.
+Owns the use of the `llguidance` package, which does the work. It follows rules that name rules by
+calling itself, and ends the process where the stack ends; so a grammar is limited in length and
+read by a thread whose stack has room for the deepest one of that length.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +22,9 @@ from npusim.errors import Error, first_line
 from npusim.language_model import Tokenizer
 from npusim.serve.fields import RequestError
 
-_LONGEST = 256 << 10  # characters of a schema or grammar
+_LONGEST = 64 << 10  # characters of a schema or grammar
+_STACK = 256 << 20  # bytes: 11,000 rules, each of which names the next one, at 4 KiB each, and more
+_AT_ONCE = 2  # grammars that are prepared; others wait, so that texts find threads
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,12 @@ class GrammarCompiler:
             raise Error(f"The tokenizer cannot be constrained: {first_line(error)}.") from error
         self._library = llguidance
         self._vocab_size, self._ends = vocab_size, tuple(ends)
+        self._turns = threading.Semaphore(_AT_ONCE)
+
+    async def compiled(self, spec: GrammarSpec, seconds: float) -> TokenMatcher:
+        """Returns a constraint as `compile` does; asyncio.TimeoutError when that takes longer."""
+        made = _in_deep_thread(self._turns, lambda: self.compile(spec))
+        return await asyncio.wait_for(asyncio.wrap_future(made), seconds)
 
     def compile(self, spec: GrammarSpec) -> TokenMatcher:
         """Returns a constraint for one answer.
@@ -75,14 +88,18 @@ class GrammarCompiler:
         except Exception as error:  # as above
             raise RequestError(f"The {spec.kind} cannot be used: {first_line(error)}.") from None
         if len(grammar) > _LONGEST:
-            raise RequestError(f"The {spec.kind} is too large.")
+            raise RequestError(
+                f"The {spec.kind} has more than {_LONGEST} characters.", param="response_format"
+            )
         matcher = self._library.LLMatcher(self._tokens, grammar, log_level=0)
         if matcher.is_error():
             raise RequestError(
                 f"The {spec.kind} cannot be used: {first_line(Error(matcher.get_error()))}.",
                 param="response_format",
             )
-        return TokenMatcher(matcher, self._vocab_size, self._ends)
+        made = TokenMatcher(matcher, self._vocab_size, self._ends)
+        made.allowed()  # of all masks it may take longest by far
+        return made
 
     def _grammar(self, spec: GrammarSpec) -> str:
         library = self._library.LLMatcher
@@ -95,6 +112,28 @@ class GrammarCompiler:
             texts = (json.dumps(text, ensure_ascii=False) for text in spec.value)
             return str(library.grammar_from_lark(f"start: {' | '.join(texts)}"))
         return str(library.grammar_from_lark(spec.value))
+
+
+def _in_deep_thread(turns: threading.Semaphore, work: Callable[[], TokenMatcher]) -> Future[Any]:
+    """Returns what the work will return, in a thread of its own that keeps no process from ending;
+    nobody waits for the work of one whose turn comes when it is cancelled."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        with turns:
+            if not made.set_running_or_notify_cancel():
+                return
+            try:
+                made.set_result(work())
+            except Exception as error:
+                made.set_exception(error)
+
+    before = threading.stack_size(_STACK)
+    try:
+        threading.Thread(target=run, name="npusim-grammar", daemon=True).start()
+    finally:
+        threading.stack_size(before)
+    return made
 
 
 class TokenMatcher:

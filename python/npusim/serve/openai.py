@@ -174,7 +174,10 @@ def _common(
         fields.refuse("prompt_logprobs", "absent in a stream")
     wanted = [count for count in (prompt_logprobs, of_prompt) if count is not None]
     prompt_logprobs = max(wanted, default=None)
-    options = fields.object("stream_options") or Fields({})
+    options = fields.object("stream_options")
+    if options is not None and not stream:
+        fields.refuse("stream_options", "absent where stream is not true")
+    options = options or Fields({})
     return {
         "model": fields.text("model"),
         "n": n,

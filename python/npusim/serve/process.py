@@ -21,6 +21,7 @@ import uvicorn
 
 from npusim.errors import Error, first_line
 from npusim.serve.app import Server
+from npusim.serve.connection import Connection
 from npusim.serve.engine import Engine
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
@@ -98,6 +99,7 @@ def configuration(server: Server, drain_seconds: float | None) -> uvicorn.Config
     grace = None if drain_seconds is None else int(drain_seconds) + AFTER_DRAIN
     return uvicorn.Config(
         server.app,
+        http=Connection,
         log_config=None,
         access_log=False,
         lifespan="off",

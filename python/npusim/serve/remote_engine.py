@@ -32,6 +32,7 @@ def facts_of(engine: Engine) -> dict[str, Any]:
     return {
         "max_context": engine.max_context,
         "max_batch": engine.max_batch,
+        "most_open": engine.most_open,
         "vocab_size": engine.model.vocab_size,
         "eos_token_ids": list(engine.model.eos_token_ids),
         "tokenizer": None if path is None else str(path.absolute()),
@@ -81,6 +82,7 @@ class RemoteEngine:
         self.model = RemoteModel(facts)
         self.max_context: int = facts["max_context"]
         self.max_batch: int = facts["max_batch"]
+        self.most_open: int = facts["most_open"]
         self._send = send
         self._tickets = itertools.count(1)
         self._asked: dict[int, tuple[Sequence[int], asyncio.Future[Stream]]] = {}
