@@ -5,14 +5,17 @@
 
 Both serve the architecture of Qwen2.5 with the same seeded weights, which FOLDER keeps, and are
 asked by the same client: so many requests at once over /v1/completions, prompts of 32 tokens,
-greedy, no end token. Servers take turns, a round each. `decode` is what 48 tokens more take, of
-all requests together: without prompts, connections and first steps. Median of the rounds
-(least to greatest).
+greedy, no end token. `engine` is npusim's in this process, without a server. All are up from the
+first to the last, and take turns by the number of requests, since a machine's memory is faster in
+one minute than in another. `decode` is what 32 tokens more take, of all requests together: without
+prompts, connections and first steps. A line a measurement (round, requests, who, both rates), then
+the medians of the rounds (least to greatest).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import statistics
@@ -21,15 +24,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from benchmarks import llm_peers
 
-PROMPT, SHORT, LONG = 32, 8, 56
+PROMPT, SHORT, LONG = 32, 4, 36
 MOST = 8  # requests at a time
 PORTS = {"npusim": 8771, "llama.cpp": 8772}
+ENGINE = "engine"
 QUANTIZED = {"BF16": "none", "F16": "none", "Q8_0": "int8"}
 
 
@@ -55,6 +59,59 @@ def prepare(folder: Path, size: str, kind: str) -> None:
 
 def _program(folder: Path, kind: str) -> Path:
     return folder / f"steps-{QUANTIZED[kind]}.npubin"
+
+
+class Served(Protocol):
+    """What answers requests."""
+
+    def seconds(self, requests: int, tokens: int, chance: np.random.Generator) -> float:
+        """Returns how long so many requests of so many new tokens take, all at once."""
+
+
+def prompts_of(requests: int, chance: np.random.Generator) -> list[list[int]]:
+    """Returns drawn prompts."""
+    return [chance.integers(1000, 30_000, PROMPT).tolist() for _ in range(requests)]
+
+
+def check(made: list[int], requests: int, tokens: int) -> None:
+    """Ends the program if requests have other numbers of tokens than they were to have."""
+    if made != [tokens] * requests:
+        raise SystemExit(f"asked for {tokens} tokens each, got {made}")
+
+
+class Engine:
+    """npusim's engine, in this process; leave it by `with`."""
+
+    def __init__(self, folder: Path, kind: str, threads: int) -> None:
+        import npusim
+        from npusim import _runtime
+
+        program = _program(folder, kind)
+        model = npusim.LanguageModel.load(program, folder, None, "cpu", threads)
+        self._native = _runtime.Engine.of_model(model.native, max_requests=MOST, step_seconds=0.5)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._native.close()
+
+    def seconds(self, requests: int, tokens: int, chance: np.random.Generator) -> float:
+        """As `Served`."""
+        options = {"max_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+        prompts = prompts_of(requests, chance)
+        start = time.perf_counter()
+        made = {self._native.submit(prompt, options): 0 for prompt in prompts}
+        running = requests
+        while running:
+            for number, news, _, _, ending, error, _ in self._native.poll(10):
+                if error is not None:
+                    raise SystemExit(str(error))
+                made[number] += len(news)
+                running -= ending is not None
+        took = time.perf_counter() - start
+        check(list(made.values()), requests, tokens)
+        return took
 
 
 class Server:
@@ -88,13 +145,12 @@ class Server:
 
     def seconds(self, requests: int, tokens: int, chance: np.random.Generator) -> float:
         """Returns how long so many requests of so many new tokens take, all at once."""
-        prompts = [chance.integers(1000, 30_000, PROMPT).tolist() for _ in range(requests)]
+        prompts = prompts_of(requests, chance)
         with ThreadPoolExecutor(requests) as pool:
             start = time.perf_counter()
             made = list(pool.map(lambda prompt: self._ask(prompt, tokens), prompts))
             took = time.perf_counter() - start
-        if made != [tokens] * requests:
-            raise SystemExit(f"asked for {tokens} tokens each, got {made}")
+        check(made, requests, tokens)
         return took
 
     def _ask(self, prompt: list[int], tokens: int) -> int:
@@ -124,15 +180,11 @@ def start(name: str, folder: Path, kind: str, server: str, threads: int) -> Serv
     return Server(command, port, folder / f"{name}.log")
 
 
-def measure(serving: Server, slots: list[int], seed: int) -> dict[int, tuple[float, float]]:
-    """Returns tokens a second by requests at a time: of decoding, and of whole requests."""
+def measure(served: Served, count: int, seed: int) -> tuple[float, float]:
+    """Returns tokens a second of so many requests at a time: of decoding, and of whole requests."""
     chance = np.random.default_rng(seed)
-    serving.seconds(1, SHORT, chance)
-    found = {}
-    for count in slots:
-        short, long = (serving.seconds(count, tokens, chance) for tokens in (SHORT, LONG))
-        found[count] = count * (LONG - SHORT) / (long - short), count * LONG / long
-    return found
+    short, long = (served.seconds(count, tokens, chance) for tokens in (SHORT, LONG))
+    return count * (LONG - SHORT) / (long - short), count * LONG / long
 
 
 def main() -> None:
@@ -150,16 +202,28 @@ def main() -> None:
     prepare(args.folder, args.size, args.kind)
     if args.only_prepare:
         return
-    found: dict[str, list[Any]] = {name: [] for name in PORTS}
-    for number in range(args.rounds):
-        for name in PORTS:
-            with start(name, args.folder, args.kind, args.server, args.threads) as serving:
-                found[name].append(measure(serving, args.slots, number))
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    with contextlib.ExitStack() as all_of_them:
+        served: dict[str, Served] = {
+            name: all_of_them.enter_context(
+                start(name, args.folder, args.kind, args.server, args.threads)
+            )
+            for name in PORTS
+        }
+        served[ENGINE] = all_of_them.enter_context(Engine(args.folder, args.kind, args.threads))
+        for each in served.values():
+            each.seconds(1, SHORT, np.random.default_rng(0))
+        for number in range(args.rounds):
+            for count in args.slots:
+                for name, each in served.items():
+                    rates = measure(each, count, number)
+                    found.setdefault((count, name), []).append(rates)
+                    decode, whole = rates
+                    print(f"{number} {count} {name} {decode:.1f} {whole:.1f}", flush=True)
     print(f"{args.size} {args.kind}, {args.threads} threads: tokens a second")
-    for count in args.slots:
-        for name, rounds in found.items():
-            parts = [spread([each[count][i] for each in rounds]) for i in range(2)]
-            print(f"{count} at a time, {name:9}: decode {parts[0]}, whole {parts[1]}", flush=True)
+    for (count, name), rounds in found.items():
+        medians = [spread([rates[part] for rates in rounds]) for part in range(2)]
+        print(f"{count} at a time, {name:9}: decode {medians[0]}, whole {medians[1]}")
 
 
 def spread(values: list[float]) -> str:

@@ -24,7 +24,7 @@ constexpr int64_t kStreamed = int64_t{1} << 16;  // bytes of W that a task of fe
 constexpr int64_t kMaxSpan = 1024;
 
 bool has_few_rows(const abi::LinearParams& p) {
-  return p.m <= kDotTileRows;
+  return p.m <= kStreamRows;
 }
 
 // Whether x is multiplied where it lies; it is widened to float a cell at a time otherwise.

@@ -43,7 +43,9 @@ class Server:
         self.process = subprocess.Popen(
             [str(part) for part in command], stderr=subprocess.PIPE, text=True
         )
-        self.address = ("127.0.0.1", int(self._wait_for("listening")["url"].rpartition(":")[2]))
+        listening = self._wait_for("listening")
+        self.address = ("127.0.0.1", int(listening["url"].rpartition(":")[2]))
+        self._processes = [self.process.pid, *listening.get("frontends", ())]
         self._wait_for("ready")
         pool = ThreadPoolExecutor(1)  # the log must be read on
         pool.submit(lambda: [None for _ in self.process.stderr or ()])
@@ -66,7 +68,7 @@ class Server:
         return sum(map(float, re.findall(rf"^npusim:{name}\{{.*\}} (.*)$", text, re.MULTILINE)))
 
     def resident_kib(self) -> int:
-        """Returns the memory that the process has in use, when it does nothing."""
+        """Returns the memory that its processes have in use, when they do nothing."""
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
         until = time.monotonic() + 60
         while left := {name: n for name in names if (n := self.metric(name))}:
@@ -74,7 +76,8 @@ class Server:
                 raise AssertionError(f"something is left: {left}")
             time.sleep(0.05)
         time.sleep(_AT_REST)
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1])
+        parts = [Path(f"/proc/{pid}/statm").read_text("ascii") for pid in self._processes]
+        pages = sum(int(part.split()[1]) for part in parts)
         return pages * resource.getpagesize() // 1024
 
     def stop(self) -> None:
@@ -161,10 +164,13 @@ def long_queue(server: Server, first: int, count: int) -> None:
 
 
 Section = Callable[[Server, int, int], None]
-SECTIONS: dict[str, tuple[int, Section]] = {
-    "short requests of a server": (100_000, short_requests),
-    "clients of a server that vanish": (1_000, vanishing_clients),
-    "requests that wait at once": (_QUEUE, long_queue),
+_FRONTS = ("--frontends", 2)
+SECTIONS: dict[str, tuple[int, Section, tuple[object, ...]]] = {
+    "short requests of a server": (100_000, short_requests, ()),
+    "short requests of two front ends": (100_000, short_requests, _FRONTS),
+    "clients of a server that vanish": (1_000, vanishing_clients, ()),
+    "clients of two front ends that vanish": (1_000, vanishing_clients, _FRONTS),
+    "requests that wait at once": (_QUEUE, long_queue, ()),
 }
 
 
@@ -175,9 +181,9 @@ def run(scale: float, wanted: str) -> Iterator[tuple[str, int, int]]:
         return
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder), serve=SIZES)
-        for name, (count, work) in chosen.items():
+        for name, (count, work, options) in chosen.items():
             scaled = max(20, int(count * scale))
-            server = Server(Path(folder), "--max-waiting", _QUEUE)
+            server = Server(Path(folder), "--max-waiting", _QUEUE, *options)
             try:
                 warm = max(_CLIENTS, scaled // 10) if work is not long_queue else scaled
                 work(server, 0, warm)
