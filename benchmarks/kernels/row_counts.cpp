@@ -5,7 +5,8 @@
 //
 //   F="-std=c++20 -O3 -I. -Iinclude -DNPUSIM_ISA=set -fno-exceptions -march=native
 //      -mprefer-vector-width=512"
-//   g++ $F benchmarks/kernels/row_counts.cpp kernels/cpu/{quantized_linear,linear,epilogue}.cpp
+//   K=kernels/cpu; g++ $F benchmarks/kernels/row_counts.cpp
+//   $K/{{quantized_,}linear,epilogue,unary}.cpp
 //   ./a.out [linear]
 #include <algorithm>
 #include <cstdio>
@@ -125,7 +126,7 @@ void linear() {
   for (const Shape& shape : kShapes) {
     const auto count = static_cast<size_t>(shape.n * (1 + shape.gated) * shape.k);
     for (const int32_t dtype : {2, 1}) {
-      for (const int64_t m : {1, 2, 3, 4}) {
+      for (const int64_t m : {1, 2, 3, 4, 6, 7, 8, 12, 13, 18, 19}) {
         auto p = params_of<abi::LinearParams>(shape, m);
         p.w_dtype = dtype;
         p.ldw[0] = shape.k;

@@ -23,14 +23,15 @@ constexpr int64_t kTasks = 48;                   // tasks beyond this serve nobo
 constexpr int64_t kStreamed = int64_t{1} << 16;  // bytes of W that a task of few rows streams
 constexpr int64_t kMaxSpan = 1024;
 
-bool has_few_rows(const abi::LinearParams& p) {
-  return p.m <= kStreamRows;
-}
-
 // Whether x is multiplied where it lies; it is widened to float a cell at a time otherwise.
 bool in_place(const abi::LinearParams& p) {
   constexpr int32_t kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
   return p.x_dtype == 0 || (kDotsBfloat16 && p.x_dtype == kBfloat16 && p.w_dtype == kBfloat16);
+}
+
+// Rows that are widened for every span are few where they are long.
+bool has_few_rows(const abi::LinearParams& p) {
+  return p.m <= (in_place(p) || p.k <= kShortRow ? kStreamRows : kDotTileRows);
 }
 
 // How the linear is cut. A function of the parameters alone.
