@@ -1,11 +1,13 @@
 // resize: nearest, nearest-exact, linear (1 to 3 dimensions) and bicubic interpolation, with
 // PyTorch's source positions (computed in float32, in float64 for float64 images).
 // The taps of an output position are listed once and applied to all its channels: as vectors when
-// channels are contiguous, one by one otherwise.
+// channels are contiguous, one by one otherwise. Where an image of contiguous channels becomes no
+// narrower, the lines that a row reads are blended first, once for all its positions.
 #include <algorithm>
 
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/storage.h"
+#include "kernels/cpu/to_rows.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -184,9 +186,10 @@ struct Rows {
   int64_t tasks() const { return (count + per_task - 1) / per_task; }
 };
 
-// Calls f(stencil, offset of y) for the output positions of a call.
+// Calls f(image, taps of depth, taps of height, offset of y) for the output rows of a call; `image`
+// is the offset of x.
 template <typename Real, typename F>
-void for_each_position(const KernelCall& call, F&& f) {
+void for_each_row(const KernelCall& call, F&& f) {
   const auto& p = *static_cast<const Params*>(call.params);
   const Rows rows(p);
   const int64_t end = std::min(call.end * rows.per_task, rows.count);
@@ -195,11 +198,87 @@ void for_each_position(const KernelCall& call, F&& f) {
     const int64_t d = outer % p.out_size[0], n = outer / p.out_size[0];
     const Taps<Real> d_taps = taps_of<Real>(p, 0, d), h_taps = taps_of<Real>(p, 1, h);
     const int64_t y = n * p.y_strides[0] + d * p.y_strides[2] + h * p.y_strides[3];
+    f(n * p.x_strides[0], d_taps, h_taps, y);
+  }
+}
+
+// Calls f(stencil, offset of y) for the output positions of a call.
+template <typename Real, typename F>
+void for_each_position(const KernelCall& call, F&& f) {
+  const auto& p = *static_cast<const Params*>(call.params);
+  for_each_row<Real>(call, [&](int64_t image, const Taps<Real>& d, const Taps<Real>& h, int64_t y) {
     for (int64_t w = 0; w < p.out_size[2]; ++w) {
-      const Taps<Real> w_taps = taps_of<Real>(p, 2, w);
-      f(Stencil<Real>(p, n * p.x_strides[0], d_taps, h_taps, w_taps), y + w * p.y_strides[4]);
+      f(Stencil<Real>(p, image, d, h, taps_of<Real>(p, 2, w)), y + w * p.y_strides[4]);
+    }
+  });
+}
+
+// Channels of a blended line that are in scratch at a time, in whole vectors; 0: lines are not
+// blended by themselves.
+int64_t line_channels(const Params& p) {
+  constexpr int64_t kLineBytes = 1 << 17;
+  const bool contiguous = p.x_strides[1] == 1 && p.y_strides[1] == 1 && p.channels > 1;
+  if (is_nearest(p) || p.x_dtype == kFloat64 || !contiguous || p.in_size[2] > p.out_size[2]) {
+    return 0;
+  }
+  const int64_t most = kLineBytes / (int64_t{sizeof(float)} * p.in_size[2]) / kLanes * kLanes;
+  return std::min(std::max<int64_t>(most, kLanes), round_up(p.channels, kLanes));
+}
+
+// line[w][c] = the sum of the taps of depth and height, of `count` channels from x on.
+template <typename T>
+void blend_line(const Params& p, const Taps<float>& d, const Taps<float>& h, const T* x,
+                int64_t count, float* line, int64_t line_stride) {
+  const T* from[16];
+  float weight[16];
+  int taps = 0;
+  for (int i = 0; i < d.count; ++i) {
+    for (int j = 0; j < h.count; ++j) {
+      from[taps] = x + d.index[i] * p.x_strides[2] + h.index[j] * p.x_strides[3];
+      weight[taps++] = d.weight[i] * h.weight[j];
     }
   }
+  for (int64_t w = 0; w < p.in_size[2]; ++w, line += line_stride) {
+    for (int64_t c = 0; c < count; c += kLanes) {
+      const int64_t at = w * p.x_strides[4] + c;
+      Vec sum = weight[0] * load_lanes(from[0] + at, count - c);
+      for (int i = 1; i < taps; ++i) sum += weight[i] * load_lanes(from[i] + at, count - c);
+      store(line + c, sum);
+    }
+  }
+}
+
+// The same along a line, to y.
+template <typename T>
+void blend_columns(const Params& p, const float* line, int64_t line_stride, int64_t count, T* y) {
+  for (int64_t w = 0; w < p.out_size[2]; ++w, y += p.y_strides[4]) {
+    const Taps<float> taps = taps_of<float>(p, 2, w);
+    for (int64_t c = 0; c < count; c += kLanes) {
+      Vec sum = taps.weight[0] * load(line + taps.index[0] * line_stride + c);
+      for (int i = 1; i < taps.count; ++i) {
+        sum += taps.weight[i] * load(line + taps.index[i] * line_stride + c);
+      }
+      store_lanes(y + c, sum, count - c);
+    }
+  }
+}
+
+void blend_lines(const KernelCall& call, int64_t stride) {
+  const auto& p = *static_cast<const Params*>(call.params);
+  auto* line = static_cast<float*>(call.scratch);
+  for_each_row<float>(
+      call, [&](int64_t image, const Taps<float>& d, const Taps<float>& h, int64_t y) {
+        for (int64_t c = 0; c < p.channels; c += stride) {
+          const int64_t count = std::min(stride, p.channels - c);
+          with_float_type(p.x_dtype, [&]<typename T>(T) {
+            const T* x = static_cast<const T*>(call.operands[0]) + image + c;
+            blend_line(p, d, h, x, count, line, stride);
+          });
+          with_float_type(p.y_dtype, [&]<typename T>(T) {
+            blend_columns(p, line, stride, count, static_cast<T*>(call.operands[1]) + y + c);
+          });
+        }
+      });
 }
 
 template <typename T, typename Real>
@@ -227,7 +306,9 @@ void blend(const KernelCall& call) {
 
 void run(const KernelCall& call) {
   const auto& p = *static_cast<const Params*>(call.params);
-  if (!is_nearest(p)) {
+  if (const int64_t channels = line_channels(p); channels > 0) {
+    blend_lines(call, channels);
+  } else if (!is_nearest(p)) {
     with_real_type(p.x_dtype, [&](auto type) { blend<decltype(type)>(call); });
   } else if (p.x_dtype == kFloat64) {
     pick<double, double>(call);
@@ -240,8 +321,9 @@ int64_t tasks(const void* params, int64_t) {
   return Rows(*static_cast<const Params*>(params)).tasks();
 }
 
-int64_t scratch(const void*) {
-  return 0;
+int64_t scratch(const void* params) {
+  const auto& p = *static_cast<const Params*>(params);
+  return line_channels(p) * p.in_size[2] * int64_t{sizeof(float)};
 }
 
 const char* check_fields(const Params& p) {

@@ -360,6 +360,41 @@ void test_resize(const TestedIsa& isa, const Resize& p, std::mt19937& random) {
   });
 }
 
+Resize channels_last(int32_t mode, int64_t channels, int64_t in, int64_t out) {
+  Resize p{};
+  p.batch = 1;
+  p.channels = channels;
+  p.mode = mode;
+  p.align_corners = 1;
+  p.x_dtype = p.y_dtype = static_cast<int32_t>(abi::DType::kBfloat16);
+  for (int d = 0; d < 3; ++d) {
+    p.in_size[d] = d == 0 ? 1 : d == 1 ? 2 : in;
+    p.out_size[d] = d == 0 ? 1 : d == 1 ? 3 : out;
+    p.scale[d] = -1;
+  }
+  lay_out(p.x_strides, channels, p.in_size, true, 1);
+  lay_out(p.y_strides, channels, p.out_size, true, 1);
+  return p;
+}
+
+// Weights of 0 and 1 and halves: infinity times 0 is NaN, and no other channel sees it.
+void test_resize_infinity(const TestedIsa& isa, std::mt19937& random) {
+  const Resize p = channels_last(kLinear, 19, 2, 3);
+  std::vector<Operand> operands = resize_operands(p, random);
+  const int64_t at_infinity = at(p.x_strides, 0, 18, 0, 1, 0);
+  const uint16_t infinity = 0x7F80;
+  std::memcpy(operands[0].bytes.data() + 2 * at_infinity, &infinity, 2);
+  run_kernel(isa["resize"], p, operands, random);
+  const std::vector<double> y = numbers_of(operands[1], p.y_dtype);
+  for_each_position(1, p.channels, p.out_size, [&](auto n, auto c, auto d, auto h, auto w) {
+    const double got = y[static_cast<size_t>(at(p.y_strides, n, c, d, h, w))];
+    const bool seen = c == 18 && w < 2;  // the outer lines also with a weight of 0
+    const bool weighed = h == 1;
+    expect(std::isfinite(got) == !seen, describe(isa, p), "an infinity went astray");
+    expect(!seen || std::isnan(got) == !weighed, describe(isa, p), "NaN went astray");
+  });
+}
+
 void test_resize_refusals(const TestedIsa& isa, std::mt19937& random) {
   Resize sound{};
   sound.batch = 1;
@@ -400,6 +435,10 @@ void test_isa(const TestedIsa& isa) {
   test_nan(isa, random);
   test_pool_refusals(isa, random);
   for (int i = 0; i < 300; ++i) test_resize(isa, random_resize(random), random);
+  for (const int32_t mode : {kLinear, kCubic}) {  // lines in several pieces
+    test_resize(isa, channels_last(mode, 67, 600, 601), random);
+  }
+  test_resize_infinity(isa, random);
   test_resize_refusals(isa, random);
   for (int i = 0; i < 60; ++i) {
     const Pool p = random_pool(random);
