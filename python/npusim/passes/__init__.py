@@ -25,6 +25,7 @@ from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
 from npusim.passes.merge_linears import merge_linears
 from npusim.passes.move_permutations import move_permutations
+from npusim.passes.move_products_before_resizes import move_products_before_resizes
 from npusim.passes.move_repetition import move_repetition
 from npusim.passes.promote_operands import promote_operands
 from npusim.passes.quantize_weights import quantize_weights
@@ -76,6 +77,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scale,  # likewise; after batch norm, which may stand before the factor
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
+    move_products_before_resizes,  # after it: what it adds stays apart from what comes behind
     simplify_views,  # again: folding and fusing moved views next to each other
     recognize_recurrent_steps,  # after epilogues: what a step adds is in its product
     fuse_all_reduce,  # before pointwise fusion; after epilogues, which are nearer to a product
