@@ -51,7 +51,8 @@ Params of_rows(const Params& p, int64_t rows) {
 
 template <typename T>
 void run_block(const Params& p, const KernelCall& call, const Block& block) {
-  const MatmulOperands operands{call.operands[0], call.operands[1], call.operands[3], call.scratch};
+  const MatmulOperands operands{call.operands[0], call.operands[1], call.operands[3], call.scratch,
+                                p.dtype};
   const auto* offsets = static_cast<const int32_t*>(call.operands[2]);
   for_each_part(p, offsets, block, [&](int64_t group, int64_t row, int64_t rows) {
     const int64_t to = row * p.y_m + block.column;

@@ -1,6 +1,13 @@
 // y = alpha * a·b over batches, for operands that exist only at run time, with any strides; how a
-// block of y is computed, matmul_cell.h says.
-#include "kernels/cpu/matmul_cell.h"
+// block of y is computed, matmul_cell.h says, and matmul_pairs.h where pairs of bfloat16 are
+// multiplied as they lie.
+#include "kernels/cpu/matmul_pairs.h"
+
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+extern const KernelEntry matmul_kernel, widening_matmul_kernel;
+}
+#endif
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -73,9 +80,33 @@ void for_each_cell(const KernelCall& call, F&& f) {
   for (int64_t i = call.begin * plan.per_task; i < end; ++i) f(cell_at(p, plan, i));
 }
 
-void run(const KernelCall& call) {
+MatmulOperands operands_of(const KernelCall& call, int32_t y_dtype) {
+  return {call.operands[0], call.operands[1], call.operands[2], call.scratch, y_dtype};
+}
+
+// y is of a's dtype, or widening of float32.
+#ifdef NPUSIM_BASE_ISA
+// All that this set adds are dot products of bfloat16; the plan is the same.
+const KernelEntry& base(const Params& p, int32_t y_dtype) {
+  using namespace NPUSIM_BASE_ISA;
+  return y_dtype == p.dtype ? matmul_kernel : widening_matmul_kernel;
+}
+
+void multiply(const KernelCall& call, int32_t y_dtype) {
   const auto& p = *static_cast<const Params*>(call.params);
-  const MatmulOperands operands{call.operands[0], call.operands[1], call.operands[2], call.scratch};
+  if (!PairMethod(p, y_dtype).any) return base(p, y_dtype).run(call);
+  const PairMatmul matmul(operands_of(call, y_dtype), p);
+  for_each_cell(call, [&](const MatmulCell& cell) { matmul.run(cell); });
+}
+
+int64_t scratch_bytes(const Params& p, int32_t y_dtype) {
+  if (!PairMethod(p, y_dtype).any) return base(p, y_dtype).scratch(&p);
+  return PairMatmul({nullptr, nullptr, nullptr, nullptr, y_dtype}, p).bytes();
+}
+#else
+void multiply(const KernelCall& call, int32_t y_dtype) {
+  const auto& p = *static_cast<const Params*>(call.params);
+  const MatmulOperands operands = operands_of(call, y_dtype);
   with_storage(p.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_same_v<Number<T>, float>) {
@@ -87,16 +118,16 @@ void run(const KernelCall& call) {
   });
 }
 
+int64_t scratch_bytes(const Params& p, int32_t) {
+  return is_float(p.dtype) ? MatmulScratch(p, MatmulMethod(p), nullptr).bytes : 0;
+}
+#endif
+
 int64_t tasks(const void* params, int64_t) {
   return Plan(*static_cast<const Params*>(params)).tasks();
 }
 
-int64_t scratch(const void* params) {
-  const auto& p = *static_cast<const Params*>(params);
-  return is_float(p.dtype) ? MatmulScratch(p, MatmulMethod(p), nullptr).bytes : 0;
-}
-
-[[gnu::cold]] const char* check(const KernelCheck& c) {
+[[gnu::cold]] const char* check_operands(const KernelCheck& c, int32_t y_dtype) {
   const auto& p = *static_cast<const Params*>(c.params);
   if (const char* why = operand_count(c, 3)) return why;
   if (const char* why = check_matmul_numbers(p)) return why;
@@ -106,7 +137,7 @@ int64_t scratch(const void* params) {
   const Region y = Region().dims(p.batch, p.y_batch, 6).dim(p.m, p.y_m).dim(p.n, 1);
   if (const char* why = a.reads(c, 0, size)) return why;
   if (const char* why = b.reads(c, 1, size)) return why;
-  return y.writes(c, 2, size);
+  return y.writes(c, 2, element_size(y_dtype));
 }
 
 int64_t work(const void* params) {
@@ -114,10 +145,39 @@ int64_t work(const void* params) {
   return saturated({saturated(p.batch, 6), p.m, p.n, p.k});
 }
 
+int32_t dtype_of(const void* params) {
+  return static_cast<const Params*>(params)->dtype;
+}
+
+void run(const KernelCall& call) {
+  multiply(call, dtype_of(call.params));
+}
+int64_t scratch(const void* params) {
+  return scratch_bytes(*static_cast<const Params*>(params), dtype_of(params));
+}
+const char* check(const KernelCheck& c) {
+  return check_operands(c, dtype_of(c.params));
+}
+
+void run_widening(const KernelCall& call) {
+  multiply(call, 0);
+}
+int64_t scratch_widening(const void* params) {
+  return scratch_bytes(*static_cast<const Params*>(params), 0);
+}
+const char* check_widening(const KernelCheck& c) {
+  const int32_t dtype = dtype_of(c.params);
+  if (dtype == 0 || !is_float(dtype)) return "the dtype is not a float of 16 bits";
+  return check_operands(c, 0);
+}
+
 }  // namespace
 
-extern const KernelEntry matmul_kernel;
+extern const KernelEntry matmul_kernel, widening_matmul_kernel;
 const KernelEntry matmul_kernel = {"matmul", Params::kSchema, sizeof(Params), run,     check,
                                    tasks,    scratch,         nullptr,        nullptr, work};
+const KernelEntry widening_matmul_kernel = {
+    "widening_matmul", Params::kSchema, sizeof(Params), run_widening, check_widening, tasks,
+    scratch_widening,  nullptr,         nullptr,        work};
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -33,6 +33,7 @@ struct MatmulOperands {
   const void *a, *b;
   void* y;
   void* scratch;
+  int32_t y_dtype;  // that of a and b, or float32
 };
 
 // Which rows of a are multiplied by dot products with rows of b, where these lie along K: an
@@ -92,7 +93,8 @@ class FloatMatmul {
         s_(p, method_, operands.scratch),
         a_(static_cast<const T*>(operands.a)),
         b_(static_cast<const T*>(operands.b)),
-        y_(static_cast<T*>(operands.y)) {}
+        y_(operands.y),
+        y_dtype_(operands.y_dtype) {}
 
   void run(const MatmulCell& cell) {
     for (int64_t k = 0; k == 0 || k < p_.k; k += method_.depth) {
@@ -137,7 +139,7 @@ class FloatMatmul {
     FloatGemm product{s_.a, round_up(depth, kLanes), 1, s_.b, 0, s_.y, s_.y_row, depth, k > 0};
     if constexpr (std::is_same_v<T, float>) {
       if (method_.y_in_place) {
-        product.c = y_ + cell.y;
+        product.c = static_cast<float*>(y_) + cell.y;
         product.c_row = p_.y_m;
       }
       if (method_.a_in_place) {
@@ -172,9 +174,15 @@ class FloatMatmul {
 
   void store_block(const MatmulCell& cell) {
     for (int64_t r = 0; r < cell.rows; ++r) {
-      T* y = y_ + cell.y + r * p_.y_m;
+      const int64_t at = cell.y + r * p_.y_m;
       for (int64_t c = 0; c < cell.columns; c += kLanes) {
-        store_lanes(y + c, load(s_.y + r * s_.y_row + c) * p_.alpha, cell.columns - c);
+        const Vec y = load(s_.y + r * s_.y_row + c) * p_.alpha;
+        const int64_t n = cell.columns - c;
+        if (y_dtype_ == 0) {
+          store_lanes(static_cast<float*>(y_) + at + c, y, n);
+        } else if constexpr (!std::is_same_v<T, float>) {
+          store_lanes(static_cast<T*>(y_) + at + c, y, n);
+        }
       }
     }
   }
@@ -183,7 +191,8 @@ class FloatMatmul {
   const MatmulMethod method_;
   const MatmulScratch s_;
   const T *const a_, *const b_;
-  T* const y_;
+  void* const y_;
+  const int32_t y_dtype_;
 };
 
 // float64 in itself; integers and bool in unsigned integers of 64 bits, which wrap.

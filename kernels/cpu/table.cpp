@@ -19,8 +19,10 @@ namespace npusim::cpu {
   X(conv_int8)                \
   X(gemm)                     \
   X(linear)                   \
+  X(matmul)                   \
   X(paged_attention)          \
-  X(quantized_linear)
+  X(quantized_linear)         \
+  X(widening_matmul)
 
 #define NPUSIM_KERNELS(X) \
   X(conv_depthwise)       \
@@ -30,7 +32,6 @@ namespace npusim::cpu {
   X(group_norm)           \
   X(grouped_matmul)       \
   X(index)                \
-  X(matmul)               \
   X(norm)                 \
   X(pack_b)               \
   X(pack_int8)            \

@@ -1,6 +1,7 @@
-// matmul against plain sums, on every instruction set of this machine: row, column and depth
-// tails, every arrangement of strides, broadcast batches, all dtypes, alpha; the refusals; and
-// mutated parameters, which check() must refuse or which must then run inside their operands.
+// matmul and widening_matmul against plain sums, on every instruction set of this machine: row,
+// column and depth tails, every arrangement of strides, broadcast batches, all dtypes, alpha; the
+// refusals; and mutated parameters, which check() must refuse or which must then run inside their
+// operands.
 #include "tests/cpp/kernel_call.h"
 #include "tests/cpp/mutation.h"
 #include "tests/cpp/typed_operand.h"
@@ -80,28 +81,36 @@ double reference(const Params& p, const std::vector<double>& a, const std::vecto
   return sum * static_cast<double>(p.alpha);
 }
 
-void expect_product(double got, double want, const Params& p, const std::string& where) {
-  if (p.dtype <= 2) return expect_close(got, want, p.dtype, static_cast<double>(p.k) * 9, where);
+void expect_product(double got, double want, const Params& p, int32_t y_dtype,
+                    const std::string& where) {
+  if (y_dtype <= 2) return expect_close(got, want, y_dtype, static_cast<double>(p.k) * 9, where);
   const double wrapped = wrap(want, p.dtype);
   expect(got == wrapped, where,
          "got " + std::to_string(got) + ", expected " + std::to_string(wrapped));
 }
 
-void test_case(const TestedIsa& isa, const Params& p, std::mt19937& random) {
+// Whether y is float32, as widening_matmul leaves it.
+bool widens(const Params& p) {
+  return p.dtype == 1 || p.dtype == 2;
+}
+
+void test_case(const TestedIsa& isa, const Params& p, std::mt19937& random, bool widening = false) {
+  if (widens(p) && !widening) test_case(isa, p, random, true);
+  const int32_t y_dtype = widening ? 0 : p.dtype;
   std::vector<Operand> operands{typed_operand(p.dtype, a_extent(p), random),
                                 typed_operand(p.dtype, b_extent(p), random),
-                                typed_operand(p.dtype, y_extent(p), random)};
+                                typed_operand(y_dtype, y_extent(p), random)};
   const std::vector<double> a = numbers_of(operands[0], p.dtype);
   const std::vector<double> b = numbers_of(operands[1], p.dtype);
-  run_kernel(isa["matmul"], p, operands, random);
-  const std::vector<double> y = numbers_of(operands[2], p.dtype);
+  run_kernel(isa[widening ? "widening_matmul" : "matmul"], p, operands, random);
+  const std::vector<double> y = numbers_of(operands[2], y_dtype);
   for (int64_t outer = 0; outer < p.batch[4]; ++outer) {
     for (int64_t inner = 0; inner < p.batch[5]; ++inner) {
       for (int64_t m = 0; m < p.m; ++m) {
         for (int64_t n = 0; n < p.n; ++n) {
           const int64_t at = outer * p.y_batch[4] + inner * p.y_batch[5] + m * p.y_m + n;
           expect_product(y[static_cast<size_t>(at)], reference(p, a, b, outer, inner, m, n), p,
-                         describe(isa, p));
+                         y_dtype, describe(isa, p) + (widening ? " widening" : ""));
         }
       }
     }
@@ -148,12 +157,45 @@ void test_tasks(const TestedIsa& isa) {
 // No terms: every sum is 0.
 void test_empty_depth(const TestedIsa& isa, std::mt19937& random) {
   Params p = random_case(random);
-  p.dtype = 0;
-  p.k = 0;
-  std::vector<Operand> operands{{}, {}, typed_operand(0, y_extent(p), random)};
-  run_kernel(isa["matmul"], p, operands, random);
-  const std::vector<double> y = numbers_of(operands[2], 0);
-  expect(y[0] == 0 && y.back() == 0, describe(isa, p), "a sum of no terms is not 0");
+  for (const int32_t dtype : {0, 2}) {
+    p.dtype = dtype;
+    p.k = 0;
+    std::vector<Operand> operands{{}, {}, typed_operand(dtype, y_extent(p), random)};
+    run_kernel(isa["matmul"], p, operands, random);
+    const std::vector<double> y = numbers_of(operands[2], dtype);
+    expect(y[0] == 0 && y.back() == 0, describe(isa, p), "a sum of no terms is not 0");
+  }
+}
+
+// A row or column of NaN and infinities reaches its row and column alone, and all of these.
+void test_edges(const TestedIsa& isa, std::mt19937& random) {
+  constexpr auto kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
+  for (const bool transposed : {false, true}) {
+    Params p = dense(1, 37, 45, 51);
+    p.dtype = kBfloat16;
+    if (transposed) {
+      p.a_m = 1, p.a_k = p.m;
+      p.b_k = p.n, p.b_n = 1;
+    }
+    std::vector<Operand> operands{typed_operand(kBfloat16, a_extent(p), random),
+                                  typed_operand(kBfloat16, b_extent(p), random),
+                                  typed_operand(0, y_extent(p), random)};
+    const auto put = [](Operand& operand, int64_t at, uint16_t bits) {
+      std::memcpy(operand.bytes.data() + operand.offset + 2 * at, &bits, 2);
+    };
+    put(operands[0], 36 * p.a_m + 50 * p.a_k, 0x7FC0);  // a[36][50]: NaN
+    put(operands[1], 50 * p.b_k + 44 * p.b_n, 0x7F80);  // b[50][44]: infinity
+    run_kernel(isa["widening_matmul"], p, operands, random);
+    const std::vector<double> y = numbers_of(operands[2], 0);
+    for (int64_t m = 0; m < p.m; ++m) {
+      for (int64_t n = 0; n < p.n; ++n) {
+        const double got = y[static_cast<size_t>(m * p.y_m + n)];
+        expect(std::isnan(got) == (m == 36) || (n == 44 && !std::isfinite(got)), describe(isa, p),
+               "NaN or infinity went astray");
+        expect(std::isfinite(got) == (m != 36 && n != 44), describe(isa, p), "a number is hidden");
+      }
+    }
+  }
 }
 
 void test_refusals(const TestedIsa& isa, std::mt19937& random) {
@@ -180,6 +222,12 @@ void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   refused([](Params& p) { p.y_batch[5] = 0; }, "batches that share an output");
   refused([](Params& p) { p.b_k = -16; }, "a stride before the buffer");
   refused([](Params& p) { p.dtype = 10; }, "an unknown dtype");
+  const auto widening = [&] { return refusal(isa["widening_matmul"], good, operands); };
+  expect(!widening().empty(), "widening_matmul", "took operands of float32");
+  good.dtype = static_cast<int32_t>(abi::DType::kBfloat16);
+  expect(widening().empty(), "widening_matmul", "a sound case was refused");
+  good.y_batch[5] = 81;
+  expect(!widening().empty(), "widening_matmul", "wrote past y");
   operands.pop_back();
   refused([](Params&) {}, "a missing operand");
 }
@@ -195,13 +243,15 @@ void test_isa(const TestedIsa& isa) {
   for (int i = 0; i < 5; ++i) test_empty_depth(isa, random);
   test_blocks(isa, random);
   test_tasks(isa);
+  test_edges(isa, random);
   test_refusals(isa, random);
   for (int i = 0; i < 40; ++i) {
     const Params p = random_case(random);
-    const std::vector<Operand> operands{typed_operand(p.dtype, a_extent(p), random),
-                                        typed_operand(p.dtype, b_extent(p), random),
-                                        typed_operand(p.dtype, y_extent(p), random)};
+    const std::vector<Operand> operands{
+        typed_operand(p.dtype, a_extent(p), random), typed_operand(p.dtype, b_extent(p), random),
+        typed_operand(widens(p) ? 0 : p.dtype, y_extent(p), random)};
     run_mutations(isa["matmul"], p, operands, 60, random, too_long);
+    if (widens(p)) run_mutations(isa["widening_matmul"], p, operands, 60, random, too_long);
   }
 }
 

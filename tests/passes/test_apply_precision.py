@@ -105,7 +105,68 @@ def test_scores_of_a_written_out_softmax_stay_float32(draft, check_precision):
     y = draft.call("aten.matmul.default", weights, k)
     graph = check_precision(draft.graph(linear(draft, y, 32, 1)))
     types = {n.op: n.type.dtype for n in graph.nodes}
-    assert types["aten.softmax.int"] == "float32"
+    assert types["aten.softmax.int"] == types["npu.matmul"] == "float32"
+    product = next(n for n in graph.nodes if n.op == "npu.matmul")
+    assert {graph.types[i].dtype for i in product.inputs} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(("terms", "dtype"), [(8, "float32"), (16, "bfloat16")])
+def test_few_terms_average_no_error(draft, cpu, terms, dtype):
+    positions = draft.call("aten.abs.default", linear(draft, draft.x(6, 32), 32, terms))
+    angles = draft.call("aten.matmul.default", positions, draft.x(terms, 16, name="f"))
+    y = linear(draft, draft.call("aten.sin.default", angles), 16, 64)
+    graph = draft.graph(linear(draft, y, 64, 1))
+    graph = apply_precision(graph, replace(cpu, precision="bfloat16"))
+    product = next(n for n in graph.nodes if "matmul" in n.op)
+    assert (graph.types[product.inputs[0]].dtype, product.type.dtype) == (dtype, "float32")
+
+
+def test_targets_that_cannot_widen_multiply_float32(draft, cpu):
+    q, k = (linear(draft, draft.x(32, 32, name=n), 32, 32) for n in "qk")
+    weights = draft.call("aten.softmax.int", draft.call("aten.matmul.default", q, k), dim=-1,
+                         dtype=None)  # fmt: skip
+    graph = draft.graph(linear(draft, linear(draft, weights, 32, 32), 32, 1))
+    kernels = tuple(k for k in cpu.kernels if k != "widening_matmul")
+    graph = apply_precision(graph, replace(cpu, precision="bfloat16", kernels=kernels))
+    product = next(n for n in graph.nodes if "matmul" in n.op)
+    assert {graph.types[i].dtype for i in product.inputs} == {"float32"}
+
+
+def test_a_residual_stream_stays_float32(draft, check_precision):
+    x = linear(draft, draft.x(6, 32), 32, 32)
+    for _ in range(4):
+        x = block(draft, x, 32)
+    graph = check_precision(draft.graph(linear(draft, norm(draft, x, 32), 32, 4)))
+    sums = [n.type.dtype for n in graph.nodes if n.op == "npu.linear" and n.attrs["residual"]]
+    assert sums == ["float32"] * 4
+    norms = [n for n in graph.nodes if "norm" in n.op]
+    assert [n.type.dtype for n in norms] == ["bfloat16"] * 4 + ["float32"]
+    assert all(n.op == "npu.row_norm" for n in norms[1:4]), "they convert by themselves"
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(512, "bfloat16"), (1024, "float32")])
+def test_a_stream_is_converted_for_large_products_alone(draft, cpu, columns, dtype):
+    x = linear(draft, draft.x(6, 32), 32, 32)
+    for _ in range(4):
+        hidden = linear(draft, x, 32, columns, act="gelu")
+        x = norm(draft, linear(draft, hidden, columns, 32, residual=x), 32)
+    graph = apply_precision(
+        draft.graph(linear(draft, x, 32, 4)), replace(cpu, precision="bfloat16")
+    )
+    norms = [n.output.name for n in graph.nodes if "norm" in n.op]
+    assert {graph.types[name].dtype for name in norms[:-1]} == {dtype}
+    converted = [n for n in graph.nodes if n.op == "aten._to_copy.default" and n.inputs[0] in norms]
+    assert len(converted) == (3 if dtype == "float32" else 0), "once for each product"
+
+
+def test_a_norm_keeps_the_epsilon_of_float32(draft, cpu):
+    x = linear(draft, draft.x(6, 32), 32, 32)
+    y = draft.call("aten.rms_norm.default", x, draft.w(32), normalized_shape=(32,), eps=None)
+    graph = draft.graph(linear(draft, linear(draft, y, 32, 32), 32, 1))
+    graph = apply_precision(graph, replace(cpu, precision="bfloat16"))
+    normed = next(n for n in graph.nodes if "norm" in n.op)
+    assert normed.type.dtype == "bfloat16"
+    assert normed.attrs["eps"] == 2.0**-23
 
 
 def test_float16_saturates_where_it_would_overflow(draft, cpu):

@@ -76,6 +76,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "winograd_weights": model(lambda: nn.Conv2d(64, 64, 3, padding=1), 1, 64, 56, 56),
     "conv_winograd": model(lambda: nn.Conv2d(64, 64, 3, padding=1), 1, 64, 56, 56),
     "matmul": case_of("aten.matmul.default"),
+    "widening_matmul": case_of("npu.matmul", 0, "bfloat16"),
     "grouped_matmul": case_of("aten._grouped_mm.default"),
     "attention": case_of("aten.scaled_dot_product_attention.default"),
     "attention_step": case_of("npu.attention_step", 0, "bfloat16"),

@@ -332,6 +332,8 @@ KERNELS: dict[str, KernelDef] = {
         # first; stride 0 broadcasts). Strides are free for a and b; y's n stride is 1. Any dtype,
         # the same one for a, b and y; integers accumulate in int64.
         _def("matmul", "a, b, y", _MATMUL),
+        # The same of bfloat16 or float16, whose sums stay as they are: y is float32.
+        _def("widening_matmul", "a, b, y", _MATMUL, struct_of="matmul"),
         # Products of consecutive groups of a's rows, each with a b of its own: batch[5] counts the
         # groups and b_batch[5] their matrices, every other batch is 1. Row r of a belongs to the
         # first group whose int32 in `offsets` is greater than r; a row after all of them is 0.

@@ -89,6 +89,11 @@ def _matmul(p: Params, _: int | None) -> Cost:
     return [a * size, b * size, y * size], 2 * y * k + (p["alpha"] != 1) * y
 
 
+def _widening_matmul(p: Params, _: int | None) -> Cost:
+    (a, b, y), operations = _matmul(p, None)
+    return [a, b, 2 * y], operations
+
+
 def _grouped_matmul(p: Params, _: int | None) -> Cost:
     """As if every row belonged to a group, and to as many groups as there can be."""
     m, n, k, size = p["m"], p["n"], p["k"], CODE_SIZES[p["dtype"]]
@@ -319,6 +324,7 @@ MATMULS: dict[str, Rule] = {
     "pack_int8": _pack_int8,
     "conv_int8": _conv_int8,
     "matmul": _matmul,
+    "widening_matmul": _widening_matmul,
     "grouped_matmul": _grouped_matmul,
     "attention": _attention,
     "attention_step": _attention_step,

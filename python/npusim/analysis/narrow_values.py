@@ -7,27 +7,33 @@ comparisons and integers make another answer of it, and after the last product n
 it any more. So values are followed backwards from their readers: `NarrowValues.stored` are those
 whose readers all bear it, through formulas and sums as well: what is added to the operand of an
 exponential has to be as exact as that operand.
+
+A residual stream would be rounded at each of its sums, with nothing in between that averages. Where
+a target carries streams in float32 they stay so, unless they would have to be converted for
+products that take hardly longer than that.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 
 from npusim.abi.precision import Precision
 from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.compose import scalar_program
-from npusim.analysis.shapes import VIEWS
+from npusim.analysis.residual_streams import residual_streams
+from npusim.analysis.shapes import PERMUTATIONS, RESHAPES, VIEWS
 from npusim.ir.graph import Graph, Node
 from npusim.ir.symbolic import upper
 
 LINEARS = ("npu.linear", "npu.gated_linear")
 WEIGHTED = (*LINEARS, "npu.conv")  # x, weight, bias?, residual?: results of any dtype
-_MATMULS = ("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
+MATMULS = ("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 ATTENTION = "aten.scaled_dot_product_attention.default"
 # Operands that are multiplied, by op.
 MULTIPLIED = {
-    **dict.fromkeys((*WEIGHTED, *_MATMULS), 2),
+    **dict.fromkeys((*WEIGHTED, *MATMULS), 2),
     ATTENTION: 3,
 }
 # Computed in float32 whatever their operand is stored in, and their result is stored alike.
@@ -61,7 +67,13 @@ _MILD = frozenset(
     )
 )
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_ADDING = frozenset(("add", "sub", "fma"))
 _LAST_SHARE = 1 / 16  # of all multiply-adds that last products may have, to be left in float32
+_LEAST_TERMS = 16  # of a product of two tensors, to average the errors of its operands
+_LEAST_SUMS = 4  # of a stream
+# Multiply-adds, for each element of a stream that is converted for them, that take twenty times as
+# long as that.
+_WORTH_CONVERTING = 1024
 
 
 def is_mild(program: ScalarProgram) -> bool:
@@ -83,6 +95,19 @@ class _Bearing(IntEnum):
     ROUNDING = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """What else than the dtype of their operands commands may store.
+
+    Attributes:
+        widens: products of two tensors leave their sums in float32, where those are wanted.
+        carries: residual streams stay in float32.
+    """
+
+    widens: bool = False
+    carries: bool = False
+
+
 class NarrowValues:
     """What of a graph is multiplied and stored in 16 bits.
 
@@ -91,11 +116,13 @@ class NarrowValues:
         stored: values that are, if those that they are made of without arithmetic are.
     """
 
-    def __init__(self, graph: Graph, precision: Precision) -> None:
+    def __init__(self, graph: Graph, precision: Precision, storing: Storing) -> None:
         self._graph = graph
         self._stores = precision.stores
+        self._widens = storing.widens
         last, self._behind = _last_products(graph)
         self.products = frozenset(n.name for n in _products(graph)) - last
+        self._carried = self._streams() if storing.carries else frozenset()
         self.stored: set[str] = set()
         self._bears = dict.fromkeys(graph.output_values, _Bearing.ITS_PARTS)
         for node in reversed(graph.nodes):
@@ -113,12 +140,13 @@ class NarrowValues:
 
     def _of_value(self, value: str) -> _Bearing:
         bears = self._bears.get(value, _Bearing.ITS_PARTS)  # that nobody reads
-        return bears if value in self._behind else min(bears, _Bearing.ITS_PARTS)
+        averaged = value in self._behind and value not in self._carried
+        return bears if averaged else min(bears, _Bearing.ITS_PARTS)
 
     def _of_operand(self, node: Node, position: int, result: _Bearing) -> _Bearing:
         """Returns what a node bears of an operand, by what is borne of its results."""
         if node.op in MULTIPLIED and position < MULTIPLIED[node.op]:
-            if node.op in WEIGHTED:
+            if node.op in WEIGHTED or self.widens(node):
                 multiplied = node.name in self.products
                 return _Bearing.ROUNDING if multiplied else _Bearing.ITS_PARTS
             return result  # which has the dtype of the operands
@@ -129,6 +157,49 @@ class NarrowValues:
         if result is _Bearing.NOTHING or not self._is_mild(node, position):
             return _Bearing.NOTHING
         return _Bearing.ROUNDING if self._stores else _Bearing.ITS_PARTS
+
+    def widens(self, node: Node) -> bool:
+        """Tells whether a product of two tensors may leave its sums in float32."""
+        left = node.inputs[0] if self._widens and node.op in MATMULS else None
+        return left is not None and upper(self._graph.types[left].shape[-1]) >= _LEAST_TERMS
+
+    def _streams(self) -> frozenset[str]:
+        found = residual_streams(self._graph, self._passing, _LEAST_SUMS)
+        return frozenset(value for value in found if self._is_worth_converting(value))
+
+    def _passing(self, node: Node) -> tuple[tuple[str, ...], bool]:
+        """Returns the operands that come through a node with their errors as they are, and whether
+        it adds any."""
+        operands: tuple[str | None, ...] = ()
+        adds = False
+        if node.op in WEIGHTED:
+            operands = node.inputs[3:]
+            adds = True
+        elif node.op in _KEEPING:
+            operands = node.inputs[:1]
+        elif node.op in _MOVING:
+            operands = node.inputs
+        elif (program := formula(node, self._graph)) is not None and is_mild(program):
+            operands = node.inputs
+            adds = not _ADDING.isdisjoint(op.op for op in program.body)
+        static = self._graph.static_values
+        there = tuple(i for i in operands if i is not None and i not in static)
+        return there, adds and len(there) > (node.op not in WEIGHTED)
+
+    def _is_worth_converting(self, value: str) -> bool:
+        """Tells whether products read a value not at all, or take far longer than to convert it."""
+        least = _WORTH_CONVERTING * prod(map(upper, self._graph.types[value].shape))
+        return not 0 < self._multiplied(value) < least
+
+    def _multiplied(self, value: str) -> int:
+        """Returns the multiply-adds of the products of a value, or of views of it."""
+        count = 0
+        for user in self._graph.users.get(value, ()):
+            if user.op in RESHAPES | PERMUTATIONS:
+                count += self._multiplied(user.output.name)
+            elif user.name in self.products and value in user.inputs[: MULTIPLIED[user.op]]:
+                count += multiply_adds(user, self._graph)
+        return count
 
     def _is_mild(self, node: Node, position: int) -> bool:
         """Tells whether a relative error of an operand is one of that size in the result."""

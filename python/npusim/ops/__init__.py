@@ -24,4 +24,5 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     sampling,
     stored_codes,
     views,
+    widening_matmul,
 )

@@ -290,7 +290,10 @@ def _gated_by_matmul(
 
 
 def emit_matmul(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) -> None:
-    """Emits y = alpha * a·b over broadcast batch dimensions; rows of y are contiguous."""
+    """Emits y = alpha * a·b over broadcast batch dimensions; rows of y are contiguous.
+
+    y has the dtype of a and b, or is float32.
+    """
     if y.numel == 0:
         return
     batch = y.shape[:-2]
@@ -316,12 +319,12 @@ def emit_matmul(low: Lowering, a: View, b: View, y: View, alpha: float = 1.0) ->
         "b_n": b.strides[-1],
         "y_m": y.strides[-2],
         "alpha": alpha,
-        **codes(dtype=y.dtype),
+        **codes(dtype=a.dtype),
     }
-    low.emit("matmul", params, [a, b], [y])
+    low.emit("matmul" if y.dtype == a.dtype else "widening_matmul", params, [a, b], [y])
 
 
-def _lower_matmul(node: Node, low: Lowering) -> None:
+def lower_matmul(node: Node, low: Lowering) -> None:
     """matmul, mm, bmm, mv, dot: vectors become one-row or one-column matrices."""
     a, b = low.inputs(node)
     assert a is not None and b is not None
@@ -428,9 +431,7 @@ for _name, _cases in {
     "mv.default": (Case(((4, 5), (5,))),),
     "dot.default": (Case(((33,), (33,))),),
 }.items():
-    register(
-        OpDef(f"aten.{_name}", lower=_lower_matmul, cases=_cases, dtypes=_NUMBERS, tolerance=4)
-    )
+    register(OpDef(f"aten.{_name}", lower=lower_matmul, cases=_cases, dtypes=_NUMBERS, tolerance=4))
 for _name, _cases in {
     "addmm.default": (
         Case(((6,), (4, 5), (5, 6))),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FLOATS = ("float32", "float16", "bfloat16")
+_KINDS = ("layer", "rms")  # of norms of rows, by the kernel's number
 
 
 def _float(value: Attr) -> float:
@@ -53,6 +54,11 @@ def _lower_row_norm(kind: int) -> Callable[[Node, Lowering], None]:
         _emit_row_norm(low, kind, x, (weight, bias if kind == 0 else None), y, len(dims), epsilon)
 
     return lower
+
+
+def _lower_norm_of_kind(node: Node, low: Lowering) -> None:
+    """npu.row_norm: a layer or RMS norm whose result has a dtype of its own."""
+    _lower_row_norm(_KINDS.index(str(node.attrs["kind"])))(node, low)
 
 
 def emit_rms_norm(low: Lowering, x: View, weight: View, y: View, eps: float) -> None:
@@ -164,6 +170,53 @@ def reference_group_norm(
     y = functional.group_norm(getattr(x, wide)(), num_groups, factors, shifts, eps)
     finish = activation_program(act, 0.0, 0.0, cls)
     return scalar_torch.run(finish, [y]).to(x.dtype)
+
+
+def reference_row_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    /,
+    *,
+    kind: str,
+    normalized_shape: tuple[int, ...],
+    eps: float,
+    dtype: str,
+) -> Tensor:
+    """Computes `npu.row_norm`: a layer or RMS norm in float32, rounded once to `dtype`."""
+    import torch
+    from torch.nn import functional
+
+    factors, shifts = (v if v is None else v.float() for v in (weight, bias))
+    if kind == "layer":
+        y = functional.layer_norm(x.float(), normalized_shape, factors, shifts, eps)
+    else:
+        y = functional.rms_norm(x.float(), normalized_shape, factors, eps)
+    return y.to(getattr(torch, dtype))
+
+
+def infer_row_norm(
+    x: TensorType,
+    weight: TensorType | None = None,
+    bias: TensorType | None = None,
+    /,
+    *,
+    kind: object,
+    normalized_shape: object,
+    eps: object,
+    dtype: str,
+) -> TensorType:
+    """Returns the type of `npu.row_norm`; ShapeError when the operands do not fit."""
+    op = "npu.row_norm"
+    shape = normalized_shape if isinstance(normalized_shape, tuple) else ()
+    if not shape or len(shape) > x.rank or x.shape[x.rank - len(shape) :] != shape:
+        raise ShapeError(f"{op}: {normalized_shape!r} are no last dimensions of {x}.")
+    if kind not in _KINDS or not isinstance(eps, (int, float)) or dtype not in _FLOATS:
+        raise ShapeError(f"{op}: kind is {kind!r}, eps {eps!r} and dtype {dtype!r}.")
+    for vector in (weight, bias):
+        if vector is not None and (vector.shape != shape or (vector is bias and kind == "rms")):
+            raise ShapeError(f"{op}: a norm of kind {kind!r} takes no vector {vector}.")
+    return TensorType(dtype, x.shape)
 
 
 def infer_group_norm(
@@ -301,6 +354,24 @@ _op("layer_norm.default", _lower_row_norm(0), Case(((2, 3, 33), (33,), (33,)), _
     Case(((2, 5, 6), (5, 6), (5, 6)), {"normalized_shape": (5, 6)}, "two"))  # fmt: skip
 _op("rms_norm.default", _lower_row_norm(1), Case(((2, 3, 33), (33,)), {**_SHAPE, "eps": 1e-6}),
     Case(((4, 33), None), _SHAPE, "plain"))  # fmt: skip
+register(
+    OpDef(
+        "npu.row_norm",
+        lower=_lower_norm_of_kind,
+        reference=reference_row_norm,
+        infer=infer_row_norm,
+        cases=tuple(
+            Case(vectors, {**_SHAPE, "kind": kind, "eps": 1e-6, "dtype": dtype}, f"{kind} {dtype}")
+            for kind, vectors in (
+                ("layer", ((2, 3, 33), (33,), (33,))),
+                ("rms", ((4, 33), None, None)),
+            )
+            for dtype in _FLOATS
+        ),
+        dtypes=_FLOATS,
+        supports=_float_only,
+    )
+)
 _op("group_norm.default", _lower_group_norm,
     Case(((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3}),
     Case(((2, 6, 7), None, None), {"num_groups": 2}, "plain"))  # fmt: skip

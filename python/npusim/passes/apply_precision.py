@@ -13,18 +13,22 @@ from dataclasses import replace
 from npusim.abi.precision import FLOAT16_MAX, Precision
 from npusim.abi.scalar import ScalarOp, ScalarProgram
 from npusim.analysis.narrow_values import (
+    MATMULS,
     MEAN,
     MULTIPLIED,
     WEIGHTED,
     NarrowValues,
+    Storing,
     formula,
 )
 from npusim.errors import TargetConstraintError
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
+from npusim.ops.widening_matmul import WIDENING_MATMUL
 from npusim.targets.target_config import TargetConfig
 
 _CAST = "aten._to_copy.default"
+_EPSILON = 2.0**-23  # of norms of float32 that name none
 _BOUNDED = {"sigmoid": 1.0, "tanh": 1.0, "hardsigmoid": 1.0, "erf": 1.0}
 
 
@@ -38,11 +42,12 @@ def apply_precision(graph: Graph, target: TargetConfig) -> Graph:
     precision = Precision.parse(target.precision)
     if precision is None:
         return graph
-    values = NarrowValues(graph, precision)
+    storing = Storing(target.has("widening_matmul"), target.carries_float32)
+    values = NarrowValues(graph, precision, storing)
     if not values.products:
         _refuse_others(graph, precision, target.precision)
         return graph
-    narrowing = _Narrowing(graph, precision, values)
+    narrowing = _Narrowing(graph, precision, values, storing)
     return rewrite(graph, narrowing.visit)
 
 
@@ -60,10 +65,13 @@ def _refuse_others(graph: Graph, precision: Precision, name: str) -> None:
 class _Narrowing:
     """One graph being rewritten."""
 
-    def __init__(self, graph: Graph, precision: Precision, values: NarrowValues) -> None:
+    def __init__(
+        self, graph: Graph, precision: Precision, values: NarrowValues, storing: Storing
+    ) -> None:
         self._graph = graph
         self._precision = precision
         self._values = values
+        self._norms_convert = storing.carries and not precision.saturates
         self._casts: dict[tuple[str, str], str] = {}
 
     def visit(self, node: Node, rewriter: Rewriter) -> Answer:
@@ -80,6 +88,8 @@ class _Narrowing:
         of_floats = bool(node.outputs) and all(v.type.dtype == "float32" for v in node.outputs)
         if of_floats and node.op == MEAN:
             return self._mean(node, any(narrow))
+        if node.op in _ROW_NORMS and self._norms_convert:
+            return self._norm(node, rewriter)
         if of_floats and (program := formula(node, self._graph)) is not None:
             return self._formula(node, program, any(narrow), rewriter)
         if not any(narrow):
@@ -101,6 +111,9 @@ class _Narrowing:
     def _product(self, node: Node, rewriter: Rewriter) -> Answer:
         count, dtype = MULTIPLIED[node.op], self._precision.dtype
         stored = self._is_stored(node)
+        if not stored and self._values.widens(node):
+            inputs = [self._cast(i, dtype, node, rewriter) for i in node.inputs]
+            return replace(become(node, WIDENING_MATMUL, inputs, {}), outputs=node.outputs)
         if node.op not in WEIGHTED and not stored:  # their results would be rounded
             inputs = [self._cast(i, "float32", node, rewriter) for i in node.inputs]
             return replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else None
@@ -120,7 +133,7 @@ class _Narrowing:
         """Tells whether a product's result is stored in 16 bits by the product itself."""
         if node.output.name not in self._values.stored:
             return False
-        if not self._precision.saturates or node.op not in (*WEIGHTED, *_UNBOUNDED):
+        if not self._precision.saturates or node.op not in (*WEIGHTED, *MATMULS):
             return True
         if node.op not in WEIGHTED or node.op == "npu.gated_linear":
             return False
@@ -134,6 +147,23 @@ class _Narrowing:
             return None
         attrs = {**node.attrs, "dtype": dtype}
         return replace(node, attrs=attrs, outputs=_typed(node.outputs, dtype, True))
+
+    def _norm(self, node: Node, rewriter: Rewriter) -> Answer:
+        """A norm of rows reads and stores either dtype."""
+        x = node.inputs[0]
+        assert x is not None
+        before = rewriter.types[x].dtype
+        stored = node.output.name in self._values.stored
+        dtype = self._precision.dtype if stored else "float32"
+        eps = node.attrs.get("eps")
+        eps = _EPSILON if eps is None else eps
+        if dtype == before:
+            attrs: dict[str, Attr] = {**node.attrs, "eps": eps}
+            return replace(node, attrs=attrs, outputs=_typed(node.outputs, dtype, True))
+        shape = node.attrs["normalized_shape"]
+        attrs = {"kind": _ROW_NORMS[node.op], "normalized_shape": shape, "eps": eps, "dtype": dtype}
+        fused = become(node, "npu.row_norm", node.inputs, attrs)
+        return replace(fused, outputs=_typed(node.outputs, dtype, True))
 
     def _formula(
         self, node: Node, program: ScalarProgram, narrow: bool, rewriter: Rewriter
@@ -176,7 +206,7 @@ _WITH_VECTORS = frozenset(
         "npu.group_norm",
     )
 )
-_UNBOUNDED = ("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
+_ROW_NORMS = {"aten.layer_norm.default": "layer", "aten.rms_norm.default": "rms"}
 
 
 def _typed(outputs: tuple[Value, ...], dtype: str, change: bool) -> tuple[Value, ...]:

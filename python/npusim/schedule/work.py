@@ -388,7 +388,7 @@ _OPERATION = {"pool": "maximum", "rope": "mul", "resize": "mul", "quantize": "mu
 _Rule = Callable[[str, Params, list[int], int], tuple[Work, ...]]
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("gemm", "linear", "quantized_linear"), _linear),
-    "matmul": _matmul,
+    **dict.fromkeys(("matmul", "widening_matmul"), _matmul),
     "grouped_matmul": _grouped_matmul,
     **dict.fromkeys(("conv", "conv_depthwise", "conv_winograd", "conv_int8"), _conv),
     **dict.fromkeys(("attention", "attention_step"), _attention),

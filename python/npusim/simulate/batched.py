@@ -156,7 +156,7 @@ _RULES: dict[str, _Rule] = {
         ),
         _times("m"),
     ),
-    "matmul": _multiplied,
+    **dict.fromkeys(("matmul", "widening_matmul"), _multiplied),
     "attention": _attended,
     "attention_step": _stepped,
     "rope": _rotated,

@@ -322,7 +322,7 @@ def _elements(p: Params) -> Sizes:
 
 _PRODUCTS = (
     "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
-    "linear_rope_append", "quantized_linear", "matmul",
+    "linear_rope_append", "quantized_linear", "matmul", "widening_matmul",
 )  # fmt: skip
 _WINDOWS = ("conv", "conv_winograd", "conv_int8")
 _SIZES: dict[str, Callable[[Params], Sizes]] = {

@@ -76,6 +76,8 @@ class TargetConfig:
             "int4-g32" or "int4-g128-asymmetric" (`abi/quantization.py` lists them).
         precision: what models of float32 are multiplied and stored in: "float32", or one of
             `abi/precision.py`, such as "bfloat16".
+        carries_float32: what sums add to, one after the other without a product between them, stays
+            float32 in such a precision, and norms of rows read and write either dtype.
         arch: what device code is generated for, such as "sm_90a"; empty: the backend has its own.
         libraries: which commands cuBLASLt and cuDNN, or on Metal MPS, compute where they are
             there: "auto", those they were measured to be faster at; "all" they can; or "none".
@@ -132,6 +134,7 @@ class TargetConfig:
     channel_align_bytes: int = 1
     channel_tile: int = 1
     precision: str = "float32"
+    carries_float32: bool = False
     hardware: Hardware | None = None
     batch_invariance: str = "auto"
 
