@@ -189,9 +189,9 @@ def reference_row_norm(
 
     factors, shifts = (v if v is None else v.float() for v in (weight, bias))
     if kind == "layer":
-        y = functional.layer_norm(x.float(), normalized_shape, factors, shifts, eps)
+        y = functional.layer_norm(x.float(), list(normalized_shape), factors, shifts, eps)
     else:
-        y = functional.rms_norm(x.float(), normalized_shape, factors, eps)
+        y = functional.rms_norm(x.float(), list(normalized_shape), factors, eps)
     return y.to(getattr(torch, dtype))
 
 
