@@ -1,7 +1,7 @@
 """Whole models on the CPU: npusim beside its peers, same machine, same threads, same dtype.
 
     python benchmarks/cpu_models.py [--models resnet18 …] [--peers npusim torch …] [--threads 2]
-        [--folder FOLDER] [--clock wall|processor]
+        [--folder FOLDER] [--clock wall|processor] [--batch 1]
 
 "npusim bfloat16" and "openvino bf16" compute the float32 model in bfloat16; name them among the
 peers (`--peers "npusim bfloat16" "openvino bf16"`), as by default all are of float32.
@@ -40,14 +40,14 @@ from npusim.peers.turns import take_turns  # noqa: E402
 MODELS = ("resnet18", "resnet50", "bert_base", "vit_b_16", "mlp")
 
 
-def prepare(model: str, folder: Path, peers: list[str]) -> None:
+def prepare(model: str, folder: Path, peers: list[str], batch: int) -> None:
     """Builds a model and writes what the peers load: weights, inputs, compiled files."""
     done = {peer: folder / f".{peer.replace(' ', '-')}" for peer in peers}
     missing = [peer for peer in peers if not done[peer].exists()]
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, __file__, "--prepare", model, str(folder), *missing]
+    command = [sys.executable, __file__, "--prepare", model, str(batch), str(folder), *missing]
     subprocess.run(command, check=True, stdout=sys.stderr)
     for peer in missing:
         done[peer].touch()
@@ -60,10 +60,10 @@ def start(peer: str, model: str, folder: Path, threads: int, clock: str) -> Proc
 
 
 def compare(
-    model: str, folder: Path, peers: list[str], threads: int, rounds: int, clock: str
+    model: str, folder: Path, peers: list[str], threads: int, rounds: int, clock: str, batch: int
 ) -> list[dict]:
     """Runs all peers in turns and returns one row a peer."""
-    prepare(model, folder, peers)
+    prepare(model, folder, peers, batch)
     workers = []
     for peer in peers:
         try:
@@ -83,6 +83,7 @@ def compare(
                 "model": model,
                 "peer": worker.name,
                 "threads": threads,
+                "batch": batch,
                 "clock": clock,
                 "median_ms": median * 1e3,
                 "least_ms": min(times[worker.name]) * 1e3,
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=FLOAT32_PEERS, choices=list(PEERS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep what peers load here, by model")
     parser.add_argument("--clock", default="wall", choices=list(CLOCKS))
     parser.add_argument("--json", type=Path, help="also write the rows here")
@@ -131,8 +133,11 @@ def main() -> None:
     rows = []
     for model in args.models:
         with tempfile.TemporaryDirectory() as made:
-            folder = args.folder / model if args.folder else Path(made)
-            rows += compare(model, folder, installed, args.threads, args.rounds, args.clock)
+            name = f"{model}-{args.batch}" if args.batch > 1 else model
+            folder = args.folder / name if args.folder else Path(made)
+            rows += compare(
+                model, folder, installed, args.threads, args.rounds, args.clock, args.batch
+            )
     print(table(rows))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -142,7 +147,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--prepare":
         from benchmarks.peers import prepare_artifacts
 
-        prepare_artifacts(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
+        prepare_artifacts(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])
     elif len(sys.argv) > 1 and sys.argv[1] == "--worker":
         from benchmarks.peers import serve
 

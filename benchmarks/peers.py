@@ -237,13 +237,13 @@ PEERS: dict[str, Peer] = {
 FLOAT32_PEERS = tuple(name for name in PEERS if not name.endswith(("bf16", "bfloat16", "int8")))
 
 
-def prepare_artifacts(model: str, folder: Path, peers: Sequence[str]) -> None:
-    """Writes inputs, the eager outputs and every peer's file into a folder."""
+def prepare_artifacts(model: str, batch: int, folder: Path, peers: Sequence[str]) -> None:
+    """Writes a batch of inputs, the eager outputs and every peer's file into a folder."""
     import torch
 
     from benchmarks.architectures import build
 
-    network, inputs = build(model, 1)
+    network, inputs = build(model, batch)
     for index, value in enumerate(inputs):
         np.save(folder / f"input{index}.npy", value.numpy())
     with torch.no_grad():

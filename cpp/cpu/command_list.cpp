@@ -206,10 +206,10 @@ void CpuCommandList::group_steps() {
       units.push_back(launches_[i].units);
     }
   }
-  const auto run = [](void* self, size_t step, int unit, int worker) {
+  const auto run = [](void* self, size_t step, ThreadPool::Units units, int worker) {
     auto& list = *static_cast<CpuCommandList*>(self);
     for (size_t i = list.steps_[step].begin; i < list.steps_[step].end; ++i) {
-      list.run_unit(i, unit, worker);
+      list.run_units(i, units, worker);
     }
   };
   job_ = std::make_unique<ThreadPool::Job>(pool_, std::move(units), run, this);
@@ -225,22 +225,31 @@ void CpuCommandList::bind(uint32_t buffer, const MemoryRange& at) {
   }
 }
 
-void CpuCommandList::run_unit(size_t index, int unit, int worker) noexcept {
+// Units in one go, or one by one where somebody is asked between them.
+void CpuCommandList::run_units(size_t index, ThreadPool::Units units, int worker) noexcept {
+  const Launch& launch = launches_[index];
+  const int step = launch.asks ? 1 : units.end - units.begin;
+  for (int unit = units.begin; unit < units.end; unit += step) {
+    const int64_t end = std::min((unit + step) * launch.chunk, launch.tasks);
+    run_tasks(index, unit * launch.chunk, end, worker);
+    if (launch.asks && worker == 0) ask();
+  }
+}
+
+void CpuCommandList::run_tasks(size_t index, int64_t begin, int64_t end, int worker) noexcept {
   const Launch& launch = launches_[index];
   if (launch.tasks == 0 || fault_.seen.load(std::memory_order_relaxed)) return;
   Reporter reporter(fault_, index);
-  const int64_t begin = unit * launch.chunk;
   std::byte* scratch = scratch_ ? scratch_->host() + worker * scratch_stride_ : nowhere;
   const uint64_t run = submissions_ * launches_.size() + index;
   const uint64_t before = std::exchange(latest_[static_cast<size_t>(worker)].run, run);
   launch.kernel->run({.params = launch.params,
                       .operands = operands_.data() + launch.first_operand,
                       .begin = begin,
-                      .end = std::min(begin + launch.chunk, launch.tasks),
+                      .end = end,
                       .scratch = scratch,
                       .failure = &reporter,
                       .first = before != run});
-  if (launch.asks && worker == 0) ask();
 }
 
 // On the thread that called submit. What is thrown there waits until all workers have stopped.
@@ -264,9 +273,9 @@ void CpuCommandList::submit_observed(const std::function<void(size_t)>& after) {
     CpuCommandList* list;
     size_t launch;
   };
-  const auto run = [](void* context, size_t, int unit, int worker) {
+  const auto run = [](void* context, size_t, ThreadPool::Units units, int worker) {
     const auto& single = *static_cast<const Single*>(context);
-    single.list->run_unit(single.launch, unit, worker);
+    single.list->run_units(single.launch, units, worker);
   };
   ++submissions_;
   for (size_t i = 0; i < launches_.size(); ++i) {

@@ -80,7 +80,8 @@ class CpuCommandList final : public CommandList {
   void bound_work();
   void split(Launch& launch) const;
   void group_steps();
-  void run_unit(size_t launch, int unit, int worker) noexcept;
+  void run_units(size_t launch, ThreadPool::Units units, int worker) noexcept;
+  void run_tasks(size_t launch, int64_t begin, int64_t end, int worker) noexcept;
   void ask() noexcept;
   void throw_fault();
 

@@ -24,9 +24,11 @@ double seconds_of(ThreadPool& pool, int parts, const Part& part) {
   } context{part};
   ThreadPool::Job job(
       pool, {static_cast<uint16_t>(parts)},
-      [](void* given, size_t, int unit, int) {
+      [](void* given, size_t, ThreadPool::Units units, int) {
         auto& held = *static_cast<Context*>(given);
-        held.kept.store(held.part(unit), std::memory_order_relaxed);
+        for (int unit = units.begin; unit < units.end; ++unit) {
+          held.kept.store(held.part(unit), std::memory_order_relaxed);
+        }
       },
       &context);
   const auto began = std::chrono::steady_clock::now();

@@ -46,8 +46,10 @@ class RankList final : public CommandList {
       for (const auto& device : devices)
         step.lists.push_back(device->encode(program_, step.method));
     }
-    const auto run = [](void* self, size_t step, int unit, int) {
-      static_cast<RankList*>(self)->run_unit(step, static_cast<size_t>(unit));
+    const auto run = [](void* self, size_t step, ThreadPool::Units ranks, int) {
+      for (int rank = ranks.begin; rank < ranks.end; ++rank) {
+        static_cast<RankList*>(self)->run_unit(step, static_cast<size_t>(rank));
+      }
     };
     std::vector<uint16_t> units(steps_.size(), static_cast<uint16_t>(ranks_));
     job_ = std::make_unique<ThreadPool::Job>(*pool_, std::move(units), run, this);

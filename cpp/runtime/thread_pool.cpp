@@ -1,12 +1,13 @@
 // How workers agree without a lock (see thread_pool.h for what they do):
 //
-//  1. ticket_ names the current step and its next unclaimed unit. A unit belongs to whoever
-//     increments the ticket from it; that is also when the unit's data may be read, not earlier.
+//  1. sequence_ names the current step. A share's `next` names a step, too, and the first unit of
+//     the share that nobody has claimed in it; units belong to whoever moves it past them. A share
+//     that names an earlier step is untouched, one that names a later step is of no use any more,
+//     so nobody has to reset the shares when a step begins.
 //  2. The worker that finishes the last unit of a step publishes the next step, whose release
 //     carries the results of all units (each finisher passed through done_).
-//  3. run() returns when the ticket has left its last step. Workers may then still be inside the
-//     job, looking at a ticket they can no longer claim; Job's destructor waits for them, run()
-//     does not.
+//  3. run() returns when its last step is left. Workers may then still be inside the job, looking
+//     at shares in which they can claim nothing; Job's destructor waits for them, run() does not.
 #include "cpp/runtime/thread_pool.h"
 
 #include <algorithm>
@@ -65,7 +66,9 @@ ThreadPool::Job::~Job() {
 }
 
 ThreadPool::ThreadPool(int workers, std::span<const int> cores)
-    : workers_(std::clamp(workers, 1, kMaxWorkers)), process_(fork_depth()) {
+    : workers_(std::clamp(workers, 1, kMaxWorkers)),
+      shares_(static_cast<size_t>(workers_)),
+      process_(fork_depth()) {
   threads_.reserve(static_cast<size_t>(workers_ - 1));
   try {
     for (int i = 1; i < workers_; ++i) {
@@ -107,13 +110,13 @@ bool ThreadPool::forked() const noexcept {
 void ThreadPool::run(Job& job) {
   if (!job.parallel_ || forked()) {
     for (size_t step = 0; step < job.units_.size(); ++step) {
-      for (int unit = 0; unit < job.units_[step]; ++unit) job.run_(job.context_, step, unit, 0);
+      job.run_(job.context_, step, {0, job.units_[step]}, 0);
     }
     return;
   }
   const std::lock_guard turn(turn_);
-  // One number is left out between runs: the ticket of a finished run names no step of this one.
-  const uint64_t first = (ticket_.load(std::memory_order_relaxed) >> kUnitBits) + 1;
+  // One number is left out between runs: that of a finished run names no step of this one.
+  const uint64_t first = sequence_.load(std::memory_order_relaxed) + 1;
   job.first_.store(first, std::memory_order_release);
   advance(first);
   job_.store(&job);
@@ -134,46 +137,61 @@ void ThreadPool::work(int worker) {
   }
 }
 
-// Goes through the steps of the job until the ticket leaves it.
+// Goes through the steps of the job until it is left.
 void ThreadPool::walk(Job& job, int worker) {
   const uint64_t first = job.first_.load(std::memory_order_acquire);
   const uint64_t steps = job.units_.size();
   for (;;) {
-    const uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    const uint64_t sequence = ticket >> kUnitBits;
+    const uint64_t sequence = sequence_.load(std::memory_order_acquire);
     const uint64_t step = sequence - first;  // of an older run: beyond any number of steps
     if (step >= steps) return;
-    const bool alone = job.units_[step] == 1;
-    if (alone && worker == 0) {
-      job.run_(job.context_, step, 0, 0);
+    if (job.units_[step] > 1) {
+      run_units(job, step, sequence, worker);
+    } else if (worker == 0) {
+      job.run_(job.context_, step, {0, 1}, 0);
       advance(sequence + 1);
-    } else if (!alone && (ticket & kUnitMask) < job.units_[step]) {
-      claim_units(job, step, sequence, worker);
-    } else {
-      await_change(ticket_, ticket);
+    }
+    await_change(sequence_, sequence);
+  }
+}
+
+// Runs units of one step until none is unclaimed: a worker's own first, then its neighbours'.
+void ThreadPool::run_units(Job& job, size_t step, uint64_t sequence, int worker) {
+  const int units = job.units_[step];
+  for (int i = 0; i < workers_; ++i) {
+    const int share = (worker + i) % workers_;
+    for (;;) {
+      const Units claimed = claim(share, units, sequence);
+      const int count = claimed.end - claimed.begin;
+      if (count == 0) break;
+      job.run_(job.context_, step, claimed, worker);
+      if (done_.fetch_add(count, std::memory_order_acq_rel) + count < units) continue;
+      done_.store(0, std::memory_order_relaxed);
+      return advance(sequence + 1);
     }
   }
 }
 
-// Runs units of one step until none is unclaimed.
-void ThreadPool::claim_units(Job& job, size_t step, uint64_t sequence, int worker) {
-  const uint64_t units = job.units_[step];
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (ticket >> kUnitBits == sequence && (ticket & kUnitMask) < units) {
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    job.run_(job.context_, step, static_cast<int>(ticket & kUnitMask), worker);
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int>(units)) {
-      done_.store(0, std::memory_order_relaxed);
-      advance(sequence + 1);
-      return;
-    }
-    ticket = ticket_.load(std::memory_order_acquire);
+// Half of what is left of a share in a step of so many units; nothing, when nothing is.
+ThreadPool::Units ThreadPool::claim(int share, int units, uint64_t sequence) {
+  std::atomic<uint64_t>& next = shares_[static_cast<size_t>(share)].next;
+  const auto place = [&](int64_t worker) {
+    return sequence << kUnitBits | static_cast<uint64_t>(units * worker / workers_);
+  };
+  const uint64_t begin = place(share), end = place(share + 1);
+  uint64_t seen = next.load(std::memory_order_acquire);
+  for (;;) {
+    const uint64_t from = std::max(seen, begin);
+    if (from >= end) return {0, 0};
+    const uint64_t to = from + (end - from + 1) / 2;
+    if (!next.compare_exchange_weak(seen, to, std::memory_order_acq_rel)) continue;
+    return {static_cast<int>(from & kUnitMask), static_cast<int>(to - from + (from & kUnitMask))};
   }
 }
 
 void ThreadPool::advance(uint64_t sequence) {
-  ticket_.store(sequence << kUnitBits, std::memory_order_release);
-  ticket_.notify_all();
+  sequence_.store(sequence, std::memory_order_release);
+  sequence_.notify_all();
 }
 
 void ThreadPool::wait_until_left() {

@@ -68,9 +68,17 @@ bool is_activated(const Params& p) {
   return makes_bytes(p.y_dtype) && act != abi::Opcode::kCopy && act != abi::Opcode::kRelu;
 }
 
+// What a worker's scratch holds of, from one call to the next: a row block and a group's columns.
+struct Entered {
+  int64_t index, group;
+  Int8Rows rows;
+  bool has_w_zero;
+};
+
 // A worker's scratch.
 struct Scratch {
   Arena arena;
+  Entered* entered;
   const uint8_t** at;
   int64_t *y_rows, *r_rows, *axes;
   int32_t *sums, *x_sums;
@@ -80,6 +88,7 @@ struct Scratch {
 
   Scratch(const Plan& plan, void* base)
       : arena(base),
+        entered(arena.take<Entered>(1)),
         at(arena.take<const uint8_t*>(plan.pixels() * plan.rows)),
         y_rows(arena.take<int64_t>(plan.rows)),
         r_rows(arena.take<int64_t>(plan.rows)),
@@ -137,9 +146,13 @@ class RowBlock {
         w_(static_cast<const int8_t*>(call.operands[1])),
         o_(operands_of(plan.p, call.operands)),
         flip_(is_signed_byte(p_.x_dtype) ? kFlip : 0),
-        x_zero_(o_.x_zero ? decode_byte(p_.x_dtype, o_.x_zero, 0) : 0) {
+        x_zero_(o_.x_zero ? decode_byte(p_.x_dtype, o_.x_zero, 0) : 0),
+        in_(*s_.entered) {
     int64_t* storage = s_.axes;
     for (int d = 0; d < 3; ++d, storage += 2 * p_.kernel[d - 1]) axes_[d] = axis_of(p_, d, storage);
+    s_.by.has_w_zero = !call.first && in_.has_w_zero;
+    if (!call.first) return;
+    in_ = {-1, -1, {}, false};
     std::fill_n(s_.outside, p_.depthwise ? plan.columns() : plan.channels,
                 static_cast<uint8_t>(x_zero_));
     if (!p_.depthwise || !plan.has_w_zeros()) return;
@@ -149,18 +162,18 @@ class RowBlock {
   }
 
   void enter(int64_t index) {
-    if (index == index_) return;
+    if (index == in_.index) return;
     const int64_t group = index / plan_.blocks;
-    if (group != group_) enter_group(group);
-    index_ = index;
+    if (group != in_.group) enter_group(group);
+    in_.index = index;
     const Positions from = positions(index % plan_.blocks);
     offsets_of(axes_, p_.y_strides, from, s_.y_rows, group * p_.y_group);
     if (p_.residual) offsets_of(axes_, p_.r_strides, from, s_.r_rows, group * p_.y_group);
     const uint8_t* x = x_ + group * p_.x_group;
-    rows_ = {s_.at, from.count, from.count, plan_.taps, plan_.channels / kQuad};
+    in_.rows = {s_.at, from.count, from.count, plan_.taps, plan_.channels / kQuad};
     if (plan_.gathers) {
       gather(x, from);
-      rows_ = {s_.at, 0, from.count, 1, plan_.w.quads()};
+      in_.rows = {s_.at, 0, from.count, 1, plan_.w.quads()};
     } else {
       const Pixels<uint8_t> pixels{
           x, p_.x_strides[0], p_.x_strides[2], p_.x_strides[3], p_.x_strides[4], s_.outside};
@@ -168,7 +181,7 @@ class RowBlock {
       std::fill(s_.at + plan_.taps * from.count, s_.at + plan_.pixels() * from.count, s_.outside);
     }
     if (s_.by.has_w_zero && !p_.depthwise) {
-      flip_ ? sum_int8_rows<true>(rows_, s_.x_sums) : sum_int8_rows<false>(rows_, s_.x_sums);
+      flip_ ? sum_int8_rows<true>(in_.rows, s_.x_sums) : sum_int8_rows<false>(in_.rows, s_.x_sums);
     }
   }
 
@@ -182,7 +195,7 @@ class RowBlock {
   }
 
   void multiply_depthwise() const {
-    const Split tiles(rows_.count, kMaxTileRows);
+    const Split tiles(in_.rows.count, kMaxTileRows);
     for (int64_t c = 0; c < plan_.columns(); c += kDepthwiseColumns) {
       const int64_t columns = std::min<int64_t>(kDepthwiseColumns, plan_.columns() - c);
       for (int64_t t = 0; t < tiles.parts; ++t) {
@@ -204,32 +217,50 @@ class RowBlock {
 
   // Σ (x - zx)(w - zw) = Σ xw - zx Σ w - zw Σ x + k zx zw, in whatever signedness all are held.
   void enter_group(int64_t group) {
-    group_ = group;
-    const Int8Columns& by = s_.by;
-    const auto* sums =
-        reinterpret_cast<const int32_t*>(w_ + plan_.w.sums_offset()) + plan_.w.sums_of(group);
-    const int64_t x_zero = x_zero_ + flip_, w_flip = is_signed_byte(p_.w_dtype) ? 0 : kFlip;
+    in_.group = group;
     const int64_t first = group * plan_.columns(), columns = plan_.columns();
-    s_.by.has_w_zero = false;
-    for (int64_t c = 0; c < plan_.w.panels() * kPanel; ++c) {
-      const int64_t column = first + c;
-      const bool there = c < columns;
-      int64_t zero = there && w_flip ? -w_flip : 0;
-      if (there && o_.w_zeros) {
-        zero += decode_byte(p_.w_dtype, o_.w_zeros, p_.w_zeros == 1 ? 0 : column);
-      }
-      int64_t offset = x_zero * (plan_.w.k * zero - sums[c]);
-      if (there && o_.sum_bias) offset += o_.sum_bias[column];
-      by.offset[c] = static_cast<int32_t>(offset);
-      by.w_zero[c] = static_cast<int32_t>(zero);
-      by.scale[c] = there && o_.scale ? o_.scale[p_.scales == 1 ? 0 : column] : 0;
-      by.bias[c] = there && o_.bias ? o_.bias[column] : 0;
-      s_.by.has_w_zero |= zero != 0;
-      if (!p_.requantization) continue;
+    const auto fill = [=](auto* to, const auto* from, int64_t count) {
+      if (from)
+        count == 1 ? std::fill_n(to, columns, *from) : std::copy_n(from + first, columns, to);
+    };
+    const Int8Columns& by = s_.by;
+    const int64_t width = plan_.w.panels() * kPanel;
+    std::fill_n(by.scale, width, 0.0F);
+    std::fill_n(by.bias, width, 0.0F);
+    fill(by.scale, o_.scale, p_.scales);
+    fill(by.bias, o_.bias, p_.out_channels);
+    std::fill_n(by.w_zero, width, 0);
+    std::fill_n(by.w_zero, columns, is_signed_byte(p_.w_dtype) ? 0 : -int32_t{kFlip});
+    for (int64_t c = 0; o_.w_zeros && c < columns; ++c) {
+      by.w_zero[c] += decode_byte(p_.w_dtype, o_.w_zeros, p_.w_zeros == 1 ? 0 : first + c);
+    }
+    std::fill_n(by.offset, width, 0);
+    fill(by.offset, o_.sum_bias, p_.out_channels);
+    enter_offsets(width);
+    for (int64_t c = 0; p_.requantization && c < width; ++c) {
       const FixedFactor factor = fixed_factor(by.scale[c]);
       by.multiplier[c] = factor.multiplier;
       by.shift[c] = factor.shift;
     }
+  }
+  // Sums wrap, which unsigned lanes do by definition.
+  void enter_offsets(int64_t width) {
+    const Int8Columns& by = s_.by;
+    const auto* sums =
+        reinterpret_cast<const int32_t*>(w_ + plan_.w.sums_offset()) + plan_.w.sums_of(in_.group);
+    const UVec k = UVec{} + static_cast<uint32_t>(plan_.w.k);
+    const UVec x_zero = UVec{} + static_cast<uint32_t>(x_zero_ + flip_);
+    IVec any{};
+    for (int64_t c = 0; c < width; c += kLanes) {
+      const IVec zero = load(by.w_zero + c);
+      const UVec less = k * reinterpret_cast<UVec>(zero) - reinterpret_cast<UVec>(load(sums + c));
+      store(by.offset + c,
+            wrapping_sum(load(by.offset + c), reinterpret_cast<IVec>(x_zero * less)));
+      any |= zero;
+    }
+    in_.has_w_zero = false;
+    for (int i = 0; i < kLanes; ++i) in_.has_w_zero |= any[i] != 0;
+    s_.by.has_w_zero = in_.has_w_zero;
   }
 
   // Rows of whole quads in scratch; bytes after a row's last one count as 0.
@@ -250,16 +281,16 @@ class RowBlock {
   void multiply_panels(int64_t panel, int panels) const {
     const int64_t column = panel * kPanel;
     const int64_t columns = std::min<int64_t>(panels * kPanel, plan_.columns() - column);
-    const int8_t* b = w_ + group_ * plan_.w.group_bytes() + panel * plan_.w.panel_bytes();
+    const int8_t* b = w_ + in_.group * plan_.w.group_bytes() + panel * plan_.w.panel_bytes();
     const bool more = column + columns < plan_.columns();  // after these panels
-    const Split tiles(rows_.count, int8_tile_rows(panels));
+    const Split tiles(in_.rows.count, int8_tile_rows(panels));
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
       const int64_t ahead = more && t < panels ? panels + t : 0;
-      const Int8Tile tile{.at = rows_.at + row,
-                          .stride = rows_.stride,
-                          .taps = rows_.taps,
-                          .quads = rows_.quads,
+      const Int8Tile tile{.at = in_.rows.at + row,
+                          .stride = in_.rows.stride,
+                          .taps = in_.rows.taps,
+                          .quads = in_.rows.quads,
                           .b = b,
                           .panel_bytes = plan_.w.panel_bytes(),
                           .soon = b + ahead * plan_.w.panel_bytes(),
@@ -290,8 +321,8 @@ class RowBlock {
   }
   DepthwiseTile depthwise_tile(int64_t row, int64_t rows, int64_t column, const int8_t* w,
                                const int32_t* offset, int32_t* sums) const {
-    return {.at = rows_.at + row,
-            .stride = rows_.stride,
+    return {.at = in_.rows.at + row,
+            .stride = in_.rows.stride,
             .quads = plan_.w.quads(),
             .rows = rows,
             .column = column,
@@ -317,7 +348,7 @@ class RowBlock {
   void finish(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
     const Int8Sums sums{s_.sums, rows, columns, s_.x_sums + row};
     const Int8Columns by = columns_from(column);
-    const int64_t first = group_ * plan_.columns() + column;
+    const int64_t first = in_.group * plan_.columns() + column;
     const int64_t* y_rows = s_.y_rows + row;
     if (makes_sums(p_.y_dtype)) {
       finish_sums(sums, by, static_cast<int32_t*>(o_.y) + column, y_rows);
@@ -393,9 +424,8 @@ class RowBlock {
   const Int8Operands o_;
   uint8_t flip_;
   int32_t x_zero_;
-  int64_t index_ = -1, group_ = -1;
   Axis axes_[3];
-  Int8Rows rows_;
+  Entered& in_;
 };
 
 int64_t tasks(const void* params, int64_t) {

@@ -32,20 +32,23 @@ class Counted {
   }
 
  private:
-  static void run(void* context, size_t step, int unit, int worker) {
+  static void run(void* context, size_t step, ThreadPool::Units units, int worker) {
     auto& self = *static_cast<Counted*>(context);
+    for (int unit = units.begin; unit < units.end; ++unit) self.run_unit(step, unit, worker);
+  }
+  void run_unit(size_t step, int unit, int worker) {
     // Plain values, handed from step to step: a thread sanitizer sees whether order is ordered.
-    if (step > 0 && self.units_[step - 1] == 1 && self.plain_ != static_cast<int>(step)) {
-      self.disorder_ = true;
+    if (step > 0 && units_[step - 1] == 1 && plain_ != static_cast<int>(step)) {
+      disorder_ = true;
     }
-    if (self.units_[step] == 1) {
-      self.wrong_thread_ = self.wrong_thread_ || worker != 0;
-      self.plain_ = static_cast<int>(step) + 1;
+    if (units_[step] == 1) {
+      wrong_thread_ = wrong_thread_ || worker != 0;
+      plain_ = static_cast<int>(step) + 1;
     }
-    if (step > 0 && self.runs_[step - 1] % self.units_[step - 1] != 0) self.disorder_ = true;
-    self.seen_[step] += unit + 1;
-    self.most_ = std::max(self.most_.load(), worker);
-    ++self.runs_[step];
+    if (step > 0 && runs_[step - 1] % units_[step - 1] != 0) disorder_ = true;
+    seen_[step] += unit + 1;
+    most_ = std::max(most_.load(), worker);
+    ++runs_[step];
   }
 
   std::vector<uint16_t> units_;
