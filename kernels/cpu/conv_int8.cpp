@@ -218,49 +218,32 @@ class RowBlock {
   // Σ (x - zx)(w - zw) = Σ xw - zx Σ w - zw Σ x + k zx zw, in whatever signedness all are held.
   void enter_group(int64_t group) {
     in_.group = group;
-    const int64_t first = group * plan_.columns(), columns = plan_.columns();
-    const auto fill = [=](auto* to, const auto* from, int64_t count) {
-      if (from)
-        count == 1 ? std::fill_n(to, columns, *from) : std::copy_n(from + first, columns, to);
-    };
     const Int8Columns& by = s_.by;
-    const int64_t width = plan_.w.panels() * kPanel;
-    std::fill_n(by.scale, width, 0.0F);
-    std::fill_n(by.bias, width, 0.0F);
-    fill(by.scale, o_.scale, p_.scales);
-    fill(by.bias, o_.bias, p_.out_channels);
-    std::fill_n(by.w_zero, width, 0);
-    std::fill_n(by.w_zero, columns, is_signed_byte(p_.w_dtype) ? 0 : -int32_t{kFlip});
-    for (int64_t c = 0; o_.w_zeros && c < columns; ++c) {
-      by.w_zero[c] += decode_byte(p_.w_dtype, o_.w_zeros, p_.w_zeros == 1 ? 0 : first + c);
-    }
-    std::fill_n(by.offset, width, 0);
-    fill(by.offset, o_.sum_bias, p_.out_channels);
-    enter_offsets(width);
-    for (int64_t c = 0; p_.requantization && c < width; ++c) {
+    const auto* sums =
+        reinterpret_cast<const int32_t*>(w_ + plan_.w.sums_offset()) + plan_.w.sums_of(group);
+    const int64_t x_zero = x_zero_ + flip_, w_flip = is_signed_byte(p_.w_dtype) ? 0 : kFlip;
+    const int64_t first = group * plan_.columns(), columns = plan_.columns();
+    bool any = false;
+    for (int64_t c = 0; c < plan_.w.panels() * kPanel; ++c) {
+      const int64_t column = first + c;
+      const bool there = c < columns;
+      int64_t zero = there && w_flip ? -w_flip : 0;
+      if (there && o_.w_zeros) {
+        zero += decode_byte(p_.w_dtype, o_.w_zeros, p_.w_zeros == 1 ? 0 : column);
+      }
+      int64_t offset = x_zero * (plan_.w.k * zero - sums[c]);
+      if (there && o_.sum_bias) offset += o_.sum_bias[column];
+      by.offset[c] = static_cast<int32_t>(offset);
+      by.w_zero[c] = static_cast<int32_t>(zero);
+      by.scale[c] = there && o_.scale ? o_.scale[p_.scales == 1 ? 0 : column] : 0;
+      by.bias[c] = there && o_.bias ? o_.bias[column] : 0;
+      any |= zero != 0;
+      if (!p_.requantization) continue;
       const FixedFactor factor = fixed_factor(by.scale[c]);
       by.multiplier[c] = factor.multiplier;
       by.shift[c] = factor.shift;
     }
-  }
-  // Sums wrap, which unsigned lanes do by definition.
-  void enter_offsets(int64_t width) {
-    const Int8Columns& by = s_.by;
-    const auto* sums =
-        reinterpret_cast<const int32_t*>(w_ + plan_.w.sums_offset()) + plan_.w.sums_of(in_.group);
-    const UVec k = UVec{} + static_cast<uint32_t>(plan_.w.k);
-    const UVec x_zero = UVec{} + static_cast<uint32_t>(x_zero_ + flip_);
-    IVec any{};
-    for (int64_t c = 0; c < width; c += kLanes) {
-      const IVec zero = load(by.w_zero + c);
-      const UVec less = k * reinterpret_cast<UVec>(zero) - reinterpret_cast<UVec>(load(sums + c));
-      store(by.offset + c,
-            wrapping_sum(load(by.offset + c), reinterpret_cast<IVec>(x_zero * less)));
-      any |= zero;
-    }
-    in_.has_w_zero = false;
-    for (int i = 0; i < kLanes; ++i) in_.has_w_zero |= any[i] != 0;
-    s_.by.has_w_zero = in_.has_w_zero;
+    in_.has_w_zero = s_.by.has_w_zero = any;
   }
 
   // Rows of whole quads in scratch; bytes after a row's last one count as 0.

@@ -4,7 +4,7 @@
 // program runs over them, and its last instruction writes straight to y where it can. y may be the
 // very memory of an input with the same strides and element size: a tile is read before written.
 #include "kernels/cpu/check.h"
-#include "kernels/cpu/pointwise_bytes.h"
+#include "kernels/cpu/pointwise_chain.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -119,9 +119,11 @@ class Runner {
         machine_(p_, call.scratch, count_registers(p_), call.failure),
         tiling_(tiling(p_)),
         y_(walk(p_, p_.y_strides, p_.y_dtype)),
-        end_(y_.inner == 1 ? byte_end(p_) : ByteEnd{}) {
+        end_(y_.inner == 1 ? byte_end(p_) : ByteEnd{}),
+        chain_(byte_chain(p_, end_)) {
     for (int i = 0; i < p_.n_inputs; ++i)
       x_[i] = walk(p_, p_.x_strides + i * abi::kRank, p_.x_dtype[i]);
+    settle_chain();
     for (int i = 0; i < p_.n_instructions; ++i) overwritten_ |= 1u << instruction(p_, i).dst;
     last_is_result_ =
         p_.n_instructions > 0 && instruction(p_, p_.n_instructions - 1).dst == p_.result;
@@ -169,7 +171,58 @@ class Runner {
     return w.inner == 1 && (tile.rows == 1 || w.flat) && tile.elements() % kLanes == 0;
   }
 
+  // A chain goes along rows that are long enough, over elements that lie next to each other; where
+  // all operands are flat, or one number, the tile is a row.
+  void settle_chain() {
+    bool direct = chain_.x >= 0;
+    one_row_ = y_.flat;
+    const auto settle = [&](int32_t input) {
+      const Walk& w = x_[input];
+      direct &= w.inner == 1 || w.inner == 0;
+      one_row_ &= w.inner == 0 ? w.repeats : w.flat;
+    };
+    if (direct) settle(chain_.x);
+    for (int s = 0; s < chain_.count; ++s) {
+      if (takes_input(s)) settle(chain_.steps[s].other);
+    }
+    if (!direct || (!one_row_ && tiling_.inner < kLanes)) chain_.x = -1;
+  }
+  bool takes_input(int s) const {
+    return chain_.steps[s].op != abi::Opcode::kRelu && chain_.steps[s].other >= 0;
+  }
+
+  ChainOperand chain_operand(int32_t input, int64_t offset) const {
+    const Walk& w = x_[input];
+    const std::byte* at = static_cast<const std::byte*>(call_.operands[input]) + offset * w.size;
+    const int32_t dtype = p_.x_dtype[input];
+    if (w.inner == 0) return {ChainOperand::kOne, nullptr, decode_one<float>(dtype, at)};
+    if (w.size == sizeof(float)) return {ChainOperand::kFloats, at, 0};
+    const bool is_signed = dtype == static_cast<int32_t>(abi::DType::kInt8);
+    return {is_signed ? ChainOperand::kSigned : ChainOperand::kUnsigned, at, 0};
+  }
+
+  [[gnu::noinline]] void process_chain(Tile tile) {
+    auto* y = static_cast<uint8_t*>(call_.operands[p_.n_inputs]);
+    const int64_t rows = one_row_ ? 1 : tile.rows;
+    const int64_t columns = one_row_ ? tile.elements() : tile.columns;
+    for (int64_t r = 0; r < rows; ++r) {
+      ChainRow row{chain_operand(chain_.x, offset_of(p_, x_[chain_.x], tile)), {}};
+      for (int s = 0; s < chain_.count; ++s) {
+        const int32_t other = chain_.steps[s].other;
+        if (takes_input(s)) {
+          row.others[s] = chain_operand(other, offset_of(p_, x_[other], tile));
+        } else if (other < 0) {
+          const auto constant = static_cast<float>(p_.constants[-1 - other]);
+          row.others[s] = {ChainOperand::kOne, nullptr, constant};
+        }
+      }
+      run_chain(chain_, end_, row, columns, y + offset_of(p_, y_, tile));
+      for (int d = p_.rank - 2; d >= 0 && ++tile.index[d] == p_.shape[d]; --d) tile.index[d] = 0;
+    }
+  }
+
   void process(const Tile& tile) {
+    if (chain_.x >= 0) return process_chain(tile);
     for (int i = 0; i < p_.n_inputs; ++i) load_input(i, tile);
     std::byte* y = static_cast<std::byte*>(call_.operands[p_.n_inputs]);
     const bool direct =
@@ -246,6 +299,8 @@ class Runner {
   const Tiling tiling_;
   const Walk y_;
   const ByteEnd end_;
+  ByteChain chain_;
+  bool one_row_ = false;  // a tile of a chain is
   Walk x_[abi::kPointwiseInputs];
   int64_t loaded_rows_[abi::kPointwiseInputs] = {};
   uint32_t overwritten_ = 0;

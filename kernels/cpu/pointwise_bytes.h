@@ -59,21 +59,21 @@ inline ByteEnd byte_end(const abi::PointwiseParams& p) {
 
 // Bounds are whole, so that quotients may be held to them before they are rounded. What is NaN
 // becomes 0, as where it is converted.
+inline IVec end_bytes(const ByteEnd& end, Vec v) {
+  const Vec quotient = v / broadcast(end.scale);
+  const Vec held = lesser(broadcast(end.high), greater(broadcast(end.low), quotient));
+  const IVec number = quotient == quotient;
+  return wrapping_sum(reinterpret_cast<IVec>(held + kNoFraction), IVec{} + end.zero) & number;
+}
+
 inline void store_byte_end(const ByteEnd& end, Register x, int64_t n, uint8_t* y) {
   const auto* from = static_cast<const float*>(x.data);
-  const Vec scale = broadcast(end.scale), low = broadcast(end.low), high = broadcast(end.high);
-  const IVec zero = IVec{} + end.zero;
-  const auto bytes = [&](Vec v) __attribute__((always_inline)) {
-    const Vec quotient = v / scale;
-    const Vec held = lesser(high, greater(low, quotient));
-    const IVec number = quotient == quotient;
-    return wrapping_sum(reinterpret_cast<IVec>(held + kNoFraction), zero) & number;
-  };
+  const ByteEnd held = end;  // stores of bytes could change what a reference shows
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store_bytes(y + i, bytes(load(from + i * x.step)));
+  for (; i + kLanes <= n; i += kLanes) store_bytes(y + i, end_bytes(held, load(from + i * x.step)));
   if (i == n) return;
   const Vec last = x.step ? load_part(from + i, n - i) : load(from);
-  store_bytes_part(y + i, bytes(last), n - i);
+  store_bytes_part(y + i, end_bytes(held, last), n - i);
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -1,7 +1,7 @@
 // pointwise on every instruction set of this machine: every opcode of every class against the C
 // library; random programs of exact operations over random shapes, strides and dtypes against an
-// interpreter that takes one element at a time; in-place runs; division by zero, which is reported;
-// the refusals; and mutated parameters.
+// interpreter that takes one element at a time; in-place runs; chains to bytes; division by zero,
+// which is reported; the refusals; and mutated parameters.
 // The scalar semantics of classes "d" and "i", and the storage conversions, are the reference of
 // the plumbing around them: compiled here once more, under a name of their own.
 #define NPUSIM_ISA reference
@@ -482,6 +482,104 @@ void test_in_place(const TestedIsa& isa, std::mt19937& random) {
   }
 }
 
+// ---- chains that end in bytes
+
+// x of a dtype, whose rows may be pieces of longer ones; a factor and a term of each column, a
+// number for all, and what is subtracted. `copied`: the first instruction is one that no chain has.
+Builder byte_chain_case(int64_t columns, int64_t row_stride, int32_t dtype, bool copied,
+                        std::mt19937& random) {
+  const auto space = [&](int64_t outer, int64_t middle, int64_t inner) {
+    Layout out;
+    out.rank = 3;
+    const int64_t shape[] = {2, 7, columns}, strides[] = {outer, middle, inner};
+    std::copy_n(shape, 3, out.shape);
+    std::copy_n(strides, 3, out.strides);
+    return out;
+  };
+  const Layout rows = space(7 * row_stride, row_stride, 1), each = space(0, 0, 1);
+  const Layout dense = space(7 * columns, columns, 1);
+  Builder b(rows, 5);
+  b.input(0, rows, dtype, kF, random);
+  b.input(1, each, 0, kF, random);
+  b.input(2, each, 0, kF, random);
+  b.input(3, space(0, 0, 0), 0, kF, random);
+  b.input(4, dense, static_cast<int32_t>(abi::DType::kInt8), kF, random);
+  b.output(dense, static_cast<int32_t>(abi::DType::kUint8), 5, kF, random);
+  const double constants[] = {0.375, 3, 0, 255, 0.25};
+  std::copy(std::begin(constants), std::end(constants), b.p.constants);
+  const int x = copied ? 6 : 0;
+  if (copied) b.add(Opcode::kCopy, x, {0, 0, 0}, kF);
+  b.add(Opcode::kMul, 0, {x, 1, 0}, kF);
+  b.add(Opcode::kAdd, 5, {2, 0, 0}, kF);
+  b.add(Opcode::kRelu, 0, {5, 0, 0}, kF);
+  b.add(Opcode::kSub, 5, {0, 4, 0}, kF);
+  b.add(Opcode::kMul, 5, {5, 3, 0}, kF);
+  b.add(Opcode::kAdd, 5, {5, -5, 0}, kF);
+  b.add(Opcode::kDiv, 5, {5, -1, 0}, kF);
+  b.add(Opcode::kRound, 5, {5, 0, 0}, kF);
+  b.add(Opcode::kAdd, 5, {5, -2, 0}, kF);
+  b.add(Opcode::kClamp, 5, {5, -3, -4}, kF);
+  return b;
+}
+
+void fill_floats(Operand& operand, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, 20);
+  for (size_t i = 0; i + 4 <= operand.bytes.size(); i += 4) {
+    float value = normal(random);
+    if (random() % 64 == 0) value = static_cast<float>(kValues[random() % 24]);
+    std::memcpy(operand.bytes.data() + i, &value, sizeof value);
+  }
+}
+
+// The same bytes as instruction by instruction.
+void test_byte_chains(const TestedIsa& isa, std::mt19937& random) {
+  for (const int64_t columns : {1, 3, 16, 37, 64, 100, 300, 1030}) {
+    for (const int64_t gap : {0, 9}) {
+      for (const auto dtype : {abi::DType::kFloat32, abi::DType::kUint8, abi::DType::kInt8}) {
+        const auto code = static_cast<int32_t>(dtype);
+        Builder chain = byte_chain_case(columns, columns + gap, code, false, random);
+        Builder steps = byte_chain_case(columns, columns + gap, code, true, random);
+        if (code == 0) fill_floats(chain.operands[0], random);
+        for (const size_t i : {1, 2, 3}) fill_floats(chain.operands[i], random);
+        for (size_t i = 0; i < 5; ++i) steps.operands[i].bytes = chain.operands[i].bytes;
+        run_kernel(isa["pointwise"], chain.p, chain.operands, random);
+        run_kernel(isa["pointwise"], steps.p, steps.operands, random);
+        const auto got = elements_of(chain.operands.back(), chain.layouts.back(), chain.p.y_dtype);
+        const auto want = elements_of(steps.operands.back(), steps.layouts.back(), steps.p.y_dtype);
+        expect(got == want, "pointwise chain to bytes",
+               std::to_string(columns) + " columns, dtype " + std::to_string(code));
+      }
+    }
+  }
+}
+
+// x · s + b is rounded twice: what the product loses in rounding is a hundred steps of y here.
+void test_chain_rounds_each_step(const TestedIsa& isa, std::mt19937& random) {
+  Builder b(line(100), 3);
+  for (int i = 0; i < 3; ++i) b.input(i, line(100), 0, kF, random);
+  b.output(line(100), static_cast<int32_t>(abi::DType::kUint8), 0, kF, random);
+  const double constants[] = {0x1p-40, 128, 0, 255};
+  std::copy(std::begin(constants), std::end(constants), b.p.constants);
+  b.add(Opcode::kMul, 0, {0, 1, 0}, kF);
+  b.add(Opcode::kAdd, 0, {0, 2, 0}, kF);
+  b.add(Opcode::kDiv, 0, {0, -1, 0}, kF);
+  b.add(Opcode::kRound, 0, {0, 0, 0}, kF);
+  b.add(Opcode::kAdd, 0, {0, -2, 0}, kF);
+  b.add(Opcode::kClamp, 0, {0, -3, -4}, kF);
+  for (int i = 0; i < 100; ++i) {
+    const float x = 1 + 0x1p-20F * static_cast<float>(i + 1), s = 1 + 0x1p-21F;
+    const volatile float product = x * s;
+    const float values[] = {x, s, -product};
+    for (size_t k = 0; k < 3; ++k) {
+      std::memcpy(b.operands[k].bytes.data() + 4 * i, values + k, sizeof(float));
+    }
+  }
+  run_kernel(isa["pointwise"], b.p, b.operands, random);
+  for (const double y : numbers_of(b.operands.back(), b.p.y_dtype)) {
+    expect(y == 128, "pointwise chain", "a product and a sum were rounded once");
+  }
+}
+
 void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   Builder b(line(100), 1);
   b.input(0, line(100), 0, kF, random);
@@ -531,6 +629,8 @@ int main() {
     test_programs(isa, random);
     test_one_value(isa, random);
     test_in_place(isa, random);
+    test_byte_chains(isa, random);
+    test_chain_rounds_each_step(isa, random);
     test_refusals(isa, random);
     test_mutations(isa, random);
     std::printf("%s: pointwise agrees\n", isa.name);
