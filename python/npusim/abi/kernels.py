@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic, upper
 
 RANK = 8  # most dimensions a strided kernel iterates over (after collapsing)
@@ -109,7 +110,8 @@ class KernelDef:
                 every array field. The rest of an array is zero (shapes: write all of it).
 
         Raises:
-            KeyError: a field is missing. ValueError: an unknown field, or a sequence too long.
+            KeyError: a field is missing. ValueError: an unknown field.
+            TargetConstraintError: a sequence is too long, as of too many dimensions.
         """
         unknown = set(params) - {row[0] for row in self._layout[0]}
         if unknown:
@@ -119,7 +121,10 @@ class KernelDef:
             given = params[name]
             values = [given] if isinstance(given, (int, float)) else list(given)
             if len(values) > count:
-                raise ValueError(f"kernel {self.name}: {name} takes {count}, got {len(values)}")
+                raise TargetConstraintError(
+                    f"The kernel {self.name} has room for {count} values of {name}; these are "
+                    f"{len(values)}."
+                )
             struct.pack_into(
                 f"<{len(values)}{_FORMATS[kind][0]}", out, offset, *map(_greatest, values)
             )

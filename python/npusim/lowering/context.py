@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from npusim.abi.kernels import KERNELS, KernelDef
+from npusim.abi.kernels import KERNELS, RANK, KernelDef
 from npusim.abi.literals import bfloat16_bits, checked_literal
 from npusim.errors import GraphError, SymbolicSizeError, TargetConstraintError, at
 from npusim.ir.graph import Graph, Node, Output, Value, Weight
@@ -25,7 +25,7 @@ from npusim.ir.types import TensorType, dtype_code, dtype_size, row_major
 from npusim.lowering.concatenations import Place, places
 from npusim.lowering.constraints import Refusal, op_constraint
 from npusim.lowering.storage import is_apart, keeps_to, padded
-from npusim.lowering.view import View, collapse
+from npusim.lowering.view import View, collapse, in_parts
 from npusim.program.program import (
     Access,
     BufferKind,
@@ -387,9 +387,13 @@ class Lowering:
         return all(self.lies_in(value.name, buffer) for value in node.outputs)
 
     def copy(self, x: View, y: View) -> None:
-        """Emits y = x: same shape and dtype, any strides."""
+        """Emits y = x: same shape and dtype, any strides and number of dimensions."""
         if x.numel == 0:
             return
+        for of_x, of_y in in_parts((x, y), RANK):
+            self._copy(of_x, of_y)
+
+    def _copy(self, x: View, y: View) -> None:
         shape, (ys, xs) = collapse(x.shape, y.strides, x.strides)
         self.emit(
             "copy",
@@ -408,6 +412,10 @@ class Lowering:
         """Emits y = the element whose little-endian bits are given."""
         if y.numel == 0:
             return
+        for (part,) in in_parts((y,), RANK):
+            self._fill(part, bits)
+
+    def _fill(self, y: View, bits: int) -> None:
         shape, (ys,) = collapse(y.shape, y.strides)
         self.emit(
             "fill",

@@ -7,11 +7,10 @@ from typing import Any
 
 from npusim.abi.kernels import POINTWISE_INPUTS, POINTWISE_REGISTERS, RANK
 from npusim.abi.scalar import OPCODES, Arg, ScalarOp, ScalarProgram, result_class, wrapping
-from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import dtype_code
 from npusim.lowering.context import Lowering, Param
-from npusim.lowering.view import View, collapse
+from npusim.lowering.view import View, collapse, in_parts
 
 _CLASS_CODE = {"f": 0, "d": 1, "i": 2}
 
@@ -163,18 +162,22 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
     if y.numel == 0:
         return
     program = in_floats(program, [x.dtype for x in inputs], y.dtype)
-    views = [x.expand(y.shape) for x in inputs]
+    parts = in_parts((y, *(x.expand(y.shape) for x in inputs)), RANK)
+    for part in parts:
+        _emit(low, program, part[1:], part[0], in_place=len(parts) == 1)
+
+
+def _emit(
+    low: Lowering, program: ScalarProgram, views: Sequence[View], y: View, *, in_place: bool
+) -> None:
+    """Emits y = program(views), all of one shape, whose dimensions merge to those of a kernel."""
     shape, (ys, *xs) = collapse(y.shape, y.strides, *(v.strides for v in views))
-    if len(shape) > RANK:
-        raise TargetConstraintError(
-            f"A pointwise chain over {len(shape)} non-mergeable dimensions exceeds {RANK}."
-        )
     register, used = _allocate(program)
-    assert used <= POINTWISE_REGISTERS and len(inputs) <= POINTWISE_INPUTS
+    assert used <= POINTWISE_REGISTERS and len(views) <= POINTWISE_INPUTS
     floats: list[float] = []
     ints: list[int] = []
     code: list[int] = []
-    n = len(inputs)
+    n = len(views)
     for index, op in enumerate(program.body):
         args = []
         for position, arg in enumerate(op.args):
@@ -204,4 +207,4 @@ def emit_program(low: Lowering, program: ScalarProgram, inputs: Sequence[View], 
         "constants": floats,
         "int_constants": ints,
     }
-    low.emit("pointwise", params, views, [y], in_place=views)
+    low.emit("pointwise", params, views, [y], in_place=views if in_place else ())

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.errors import SymbolicSizeError
+from npusim.errors import SymbolicSizeError, TargetConstraintError
 from npusim.ir.symbolic import bounds, is_symbolic, upper
 from npusim.ir.types import dtype_size, row_major
+
+_MOST_PARTS = 1024  # commands for one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,28 @@ def _span(stride: int) -> int:
     """Returns how far a stride leads at most; for sorting alone, which may be wrong by ties."""
     low, high = bounds(stride)
     return max(-low, high)
+
+
+def in_parts(views: Sequence[View], most: int) -> list[tuple[View, ...]]:
+    """Cuts views of one shape alike, until no part has more dimensions than a kernel takes.
+
+    Cuts the smallest dimensions. Where few enough dimensions are left after merging (`collapse`),
+    there is one part: all.
+
+    Raises:
+        TargetConstraintError: there would be more than 1024 parts.
+    """
+    parts = [tuple(views)]
+    while len(collapse(parts[0][0].shape, *(v.strides for v in parts[0]))[0]) > most:
+        shape = parts[0][0].shape
+        fixed = [d for d, n in enumerate(shape) if not is_symbolic(n) and n != 1]
+        dim = min(fixed, key=lambda d: shape[d], default=None)
+        if dim is None or len(parts) * shape[dim] > _MOST_PARTS:
+            raise TargetConstraintError(
+                f"{list(views[0].shape)} has more than {most} dimensions that do not merge."
+            )
+        parts = [tuple(v.select(dim, i) for v in part) for part in parts for i in range(shape[dim])]
+    return parts
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:

@@ -14,7 +14,7 @@ from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import upper
 from npusim.ir.types import TensorType, dtype_code, is_float
 from npusim.lowering.context import Lowering, Param, codes
-from npusim.lowering.view import View, collapse
+from npusim.lowering.view import View, collapse, in_parts
 from npusim.ops.normalization import middle
 
 Lower = Callable[[Node, Lowering], None]
@@ -44,8 +44,9 @@ def emit_reduce(
     if y.numel == 0:
         return
     kept = [d for d in range(x.rank) if d not in dims]
-    y_strides = y.strides if y.rank == len(kept) else tuple(y.strides[d] for d in kept)
-    shape, (ys, xs) = collapse([x.shape[d] for d in kept], y_strides, [x.strides[d] for d in kept])
+    strides = y.strides if y.rank == len(kept) else tuple(y.strides[d] for d in kept)
+    of_y = replace(y, shape=tuple(x.shape[d] for d in kept), strides=strides)
+    of_x = replace(x, shape=of_y.shape, strides=tuple(x.strides[d] for d in kept))
     reduced_shape = [x.shape[d] for d in dims]
     reduced_strides = [x.strides[d] for d in dims]
     if op not in (ARGMAX, ARGMIN):  # these count positions: the order of dimensions matters
@@ -53,20 +54,22 @@ def emit_reduce(
     elif not reduced_shape:
         reduced_shape, reduced_strides = [1], [0]
     ones = [1] * RANK
-    params: dict[str, Param] = {
-        "op": op,
-        "rank": len(shape),
-        "reduced_rank": len(reduced_shape),
-        "correction": correction,
-        "shape": (shape + ones)[:RANK],
-        "x_strides": xs,
-        "y_strides": ys,
-        "reduced": (reduced_shape + ones)[:RANK],
-        "reduced_strides": reduced_strides,
-        "x_dtype": dtype_code(x.dtype),
-        "y_dtype": dtype_code(y.dtype),
-    }
-    low.emit("reduce", params, [x], [y])
+    for part_of_y, part_of_x in in_parts((of_y, of_x), RANK):
+        shape, (ys, xs) = collapse(part_of_y.shape, part_of_y.strides, part_of_x.strides)
+        params: dict[str, Param] = {
+            "op": op,
+            "rank": len(shape),
+            "reduced_rank": len(reduced_shape),
+            "correction": correction,
+            "shape": shape + ones[len(shape) :],
+            "x_strides": xs,
+            "y_strides": ys,
+            "reduced": reduced_shape + ones[len(reduced_shape) :],
+            "reduced_strides": reduced_strides,
+            "x_dtype": dtype_code(x.dtype),
+            "y_dtype": dtype_code(y.dtype),
+        }
+        low.emit("reduce", params, [part_of_x], [part_of_y])
 
 
 def _reduce(op: int) -> Lower:
