@@ -11,6 +11,7 @@ Owns that proof; what it does not cover is traced as ever:
   traced layer sees a stand-in for such a number (`Place`), which notes every use of its value but
   one, to choose a layer of a cache.
 * The arguments are equal, tensors by type and by which of them are the same or share memory.
+* The traced call was told the value of no tensor (constant_values.py): another may hold another.
 * All that the traced call read is a weight of the layer, an argument, or a tensor of the cache's
   layer; and all that it left is what it returned, in memory of its own, and what it wrote into
   tensors: layer, arguments and cache have the attributes they had, and so have the objects that
@@ -37,6 +38,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
+from npusim.frontends.constant_values import decisions_made
 from npusim.frontends.layer_kinds import Held, Key, Layer, Unproved, equal_layers, plain
 from npusim.frontends.layer_places import Place, Slots
 
@@ -292,7 +294,7 @@ class _Trace:
     def run(self, forward: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Runs a layer and notes what it did."""
         call, graph = self.call, self.call.tracer.graph
-        before, seen = call.state(), self._seen()
+        before, seen, decided = call.state(), self._seen(), decisions_made(call.tracer)
         last = next(iter(reversed(graph.nodes)))
         places, slots = self._stand_in(), None
         layers = None if call.cache is None else call.cache.layers
@@ -312,6 +314,8 @@ class _Trace:
         chosen = set() if slots is None else slots.chosen
         used = any(vars(place)["used"] for _, _, place in places)
         if used or not _unchanged(before, call.state()):
+            return result
+        if decisions_made(call.tracer) != decided:
             return result
         if slots is not None and list.__ne__(slots, layers):
             return result

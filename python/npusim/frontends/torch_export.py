@@ -29,6 +29,7 @@ from npusim.errors import ExportError, first_line
 from npusim.frontends import decompositions as policy
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
+from npusim.frontends.constant_values import ASKING, decided
 from npusim.frontends.distinct_calls import decomposed
 from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
 from npusim.frontends.equal_layers import saw_a_stand_in, traced_once
@@ -160,7 +161,7 @@ def _export(
         for context in (
             *(torch.no_grad(), _reference_paths(), users_frames(), _quiet(), _uncollected()),
             weight_free(model, mode),
-            _known_grad_mode(model),
+            _known_answers(model),
             no_context if strict else compiled_when_called(),
             traced_once(model) if once and not strict and not dynamic_shapes else no_context,
         ):
@@ -222,7 +223,7 @@ def _unused_inputs(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
     mode = FakeTensorMode()
     with torch.no_grad(), _reference_paths(), users_frames(), _quiet(), weight_free(model, mode):
         try:
-            with compiled_when_called():
+            with compiled_when_called(), _known_answers(model):
                 program = torch.export.export(model, fake_arguments(args, mode), strict=False)
             unused = {node.name for node in program.graph.nodes if not node.users}
             names = program.graph_signature.user_inputs
@@ -233,8 +234,8 @@ def _unused_inputs(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
             raise explain(error, type(model).__name__) from error
 
 
-class _KnownGradMode(TorchFunctionMode):
-    """Leaves out of a trace what sets the mode of gradients to what it is.
+class _KnownAnswers(TorchFunctionMode):
+    """Leaves out of a trace what constants decide, and what sets the mode of gradients as it is.
 
     torch.export cuts a graph in pieces at each such call (a rotation's `torch.no_grad`, say) and
     joins them again, which takes a tenth of an extraction's time.
@@ -245,16 +246,18 @@ class _KnownGradMode(TorchFunctionMode):
     ) -> Any:
         if func is torch._C._set_grad_enabled and args == (torch.is_grad_enabled(),):
             return None
+        if func in ASKING and (answer := decided(func, args, kwargs or {})) is not None:
+            return answer[0]
         return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
-def _known_grad_mode(model: nn.Module) -> Iterator[None]:
-    """Runs forward in `_KnownGradMode`: within the modes of the trace, which see what it passes."""
-    entered: list[_KnownGradMode] = []
+def _known_answers(model: nn.Module) -> Iterator[None]:
+    """Runs forward in `_KnownAnswers`: within the modes of the trace, which see what it passes."""
+    entered: list[_KnownAnswers] = []
 
     def enter(module: nn.Module, args: Any) -> None:
-        entered.append(_KnownGradMode())
+        entered.append(_KnownAnswers())
         entered[-1].__enter__()
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
