@@ -7,10 +7,11 @@ of a cache that are in use: query i sees rows j <= position + i, and with `windo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from npusim.errors import ShapeError
+from npusim.errors import ShapeError, TargetConstraintError
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FLOATS = ("float32", "float16", "bfloat16")
+_MOST_COMMANDS = 256  # of one node, for each of two dimensions that do not merge
 
 
 def _four(view: View) -> View:
@@ -82,14 +84,41 @@ def emit_attention(
 def _lower_attention(node: Node, low: Lowering) -> None:
     q, k, v, mask = (*low.inputs(node), None)[:4]
     assert q is not None and k is not None and v is not None
-    y = low.result(node.output, strided=True)
-    batch, heads = _four(y).shape[:2]
+    y = _four(low.result(node.output, strided=True))
     q, k, v = _four(q), _four(k), _four(v)
-    groups = max(k.shape[1], v.shape[1])
-    q = q.expand((batch, heads, *q.shape[2:]))
-    k, v = (x.expand((batch, groups, *x.shape[2:])) for x in (k, v))
-    causal = bool(node.attrs.get("is_causal", False))
-    emit_attention(low, q, k, v, y, mask=mask, causal=causal, scale=node.attrs.get("scale"))
+    groups = max(k.shape[-3], v.shape[-3])
+    *batch, heads = y.shape[:-2]
+    q = q.expand((*batch, heads, *q.shape[-2:]))
+    k, v = (x.expand((*batch, groups, *x.shape[-2:])) for x in (k, v))
+    if mask is not None:
+        mask = mask.expand((*batch, heads, q.shape[-2], k.shape[-2]))
+    for part in _over_one_batch((q, k, v, y, mask)):
+        *rows, part_of_mask = part
+        causal, scale = bool(node.attrs.get("is_causal", False)), node.attrs.get("scale")
+        emit_attention(low, *rows, mask=part_of_mask, causal=causal, scale=scale)  # type: ignore[arg-type]
+
+
+def _over_one_batch(views: tuple[View | None, ...]) -> Iterator[tuple[View | None, ...]]:
+    """Yields views of four dimensions that cover views of more, which agree in all but the last 3.
+
+    The first two dimensions are merged where all operands step through them uniformly; elsewhere
+    each entry of the first has a command of its own.
+    """
+    y = views[3]
+    assert y is not None
+    if y.rank == 4:
+        yield views
+        return
+    merged = [
+        None if v is None else v.reshape((v.shape[0] * v.shape[1], *v.shape[2:])) for v in views
+    ]
+    if all((a is None) == (b is None) for a, b in zip(views, merged, strict=True)):
+        yield from _over_one_batch(tuple(merged))
+        return
+    if y.shape[0] > _MOST_COMMANDS:
+        raise TargetConstraintError(f"attention over {y.shape[0]} batches that do not merge")
+    for i in range(y.shape[0]):
+        yield from _over_one_batch(tuple(None if v is None else v.select(0, i) for v in views))
 
 
 def _lower_cached_attention(node: Node, low: Lowering) -> None:
@@ -176,9 +205,8 @@ def _supported(node: Node, graph: Graph) -> str | None:
         return "attention dropout; call model.eval() before extraction"
     if (why := _unsupported_dtype(q)) is not None:
         return why
-    ranks = {q.rank, k.rank, v.rank}
-    if max(ranks) > 4 or min(ranks) < 2:
-        return f"attention over {max(ranks)} dimensions; supported are 2 to 4"
+    if (least := min(q.rank, k.rank, v.rank)) < 2:
+        return f"attention over {least} dimensions; it takes 2 and more"
     return None
 
 
@@ -216,6 +244,11 @@ register(
                 ((1, 4, 1, 16), (1, 2, 500, 16), (1, 2, 500, 16), ((1, 500), "bool")),
                 {"enable_gqa": True},
                 "token_of_many_keys",
+            ),
+            Case(((2, 3, 2, 5, 8), (2, 3, 2, 7, 8), (3, 2, 7, 4), None), id="five_dimensions"),
+            Case(
+                ((2, 3, 2, 5, 8), (2, 3, 2, 7, 8), (2, 3, 2, 7, 8), (2, 1, 2, 5, 7)),
+                id="five_dimensions_mask",
             ),
         ),
     )
