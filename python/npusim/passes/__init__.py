@@ -23,6 +23,7 @@ from npusim.passes.fuse_norms import fuse_norms
 from npusim.passes.fuse_paged_append import fuse_paged_append
 from npusim.passes.fuse_pointwise import fuse_pointwise
 from npusim.passes.fuse_rope_append import fuse_rope_append
+from npusim.passes.merge_convolutions import merge_convolutions
 from npusim.passes.merge_linears import merge_linears
 from npusim.passes.move_permutations import move_permutations
 from npusim.passes.move_products_before_resizes import move_products_before_resizes
@@ -75,6 +76,7 @@ PIPELINE: tuple[Pass, ...] = (
     center_pooled,  # before batch norms are folded: it looks for them
     fold_batch_norm,  # before epilogues: it must see the bare convolution
     fold_scale,  # likewise; after batch norm, which may stand before the factor
+    merge_convolutions,  # likewise; before epilogues, which would take one sum into another
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
     move_products_before_resizes,  # after it: what it adds stays apart from what comes behind
