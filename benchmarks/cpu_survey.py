@@ -1,0 +1,131 @@
+"""Many models on one thread, a few seconds each: which does npusim run slower than its peers?
+
+    chrt -f 1 python benchmarks/cpu_survey.py timm/starnet_s050 timm/convmixer_768_32 …
+        [--seconds 4] [--json FILE]
+
+For a first look. All runtimes are in one process and take turns call by call; counted is the
+processor time that a call takes, so other work beside matters little. ONNX Runtime and OpenVINO
+read what PyTorch's older exporter makes, the quicker one. Names are those of
+`benchmarks/architectures.py`. What is close, or is to be quoted, is for `cpu_models.py`.
+
+Printed per model: the median and the least time of each, the ratio of npusim's to the best of the
+others', the largest difference from torch eager relative to the largest output, and the commands
+that take longest beyond what bytes and operations of this kind of processor take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import npusim
+from benchmarks.architectures import build
+from npusim.peers.runtimes import Call, load_onnxruntime, load_openvino
+from npusim.peers.turns import relative_difference
+from npusim.profile import CommandProfile
+from npusim.profile.measure import profile_program
+from npusim.verify import all_weights
+
+_PEERS: dict[str, Callable[[Path, Sequence[np.ndarray], int], Call]] = {
+    "onnxruntime": load_onnxruntime,
+    "openvino": load_openvino,
+}
+_BYTES_A_SECOND, _OPERATIONS_A_SECOND = 30e9, 85e9  # of one thread, roughly
+
+
+def survey(name: str, seconds: float) -> dict[str, Any]:
+    """Returns a model's row."""
+    model, args = build(name, 1)
+    arrays = [x.numpy() for x in args]
+    graph = npusim.extract_ir(model, args)
+    weights = all_weights(graph, model.state_dict(), model)
+    program = npusim.compile(graph)
+    session = npusim.load(program, weights=weights, threads=1)
+    with tempfile.TemporaryDirectory() as folder:
+        calls: dict[str, Call] = {"npusim": lambda: session(*arrays)}
+        calls |= _peers(model, args, Path(folder) / "model.onnx")
+        times = _turns(calls, seconds)
+    inputs = dict(zip([v.name for v in graph.inputs], arrays, strict=True))
+    profile = profile_program(program, weights, inputs=inputs, threads=1, seconds=1.0)
+    row: dict[str, Any] = {"model": name, "calls": len(times["npusim"])}
+    for kind, of in (("median", statistics.median), ("least", min)):
+        row[f"{kind}_ms"] = {peer: of(taken) * 1e3 for peer, taken in times.items()}
+        others = [of(taken) for peer, taken in times.items() if peer != "npusim"]
+        row[f"{kind}_ratio"] = of(times["npusim"]) / min(others) if others else None
+    wanted = model(*args)
+    row["max_rel_err"] = relative_difference(session(*arrays)[0], wanted.numpy())
+    longest = sorted(profile.commands, key=_excess, reverse=True)[:4]
+    row["longest"] = [(c.kernel, c.node, c.seconds * 1e6, _excess(c) * 1e6) for c in longest]
+    return row
+
+
+def _peers(model: torch.nn.Module, args: tuple[torch.Tensor, ...], file: Path) -> dict[str, Call]:
+    found: dict[str, Call] = {}
+    try:
+        torch.onnx.export(model, args, str(file), dynamo=False, opset_version=17)
+    except Exception as error:  # of an exporter that is any code
+        print(f"not exported: {error}", file=sys.stderr)
+        return found
+    for peer, load in _PEERS.items():
+        try:
+            found[peer] = load(file, [x.numpy() for x in args], 1)
+            found[peer]()
+        except Exception as error:  # a peer may not run a model, or not be installed
+            print(f"{peer}: {error}", file=sys.stderr)
+            found.pop(peer, None)
+    return found
+
+
+def _turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """Returns the processor time of calls, of which each gets one in turn."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(times["npusim"]) < 4:
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            times[name].append(time.process_time() - start)
+    return times
+
+
+def _excess(command: CommandProfile) -> float:
+    """Returns the seconds that a command takes beyond its bytes and operations."""
+    moved = (command.bytes_read + command.bytes_written) / _BYTES_A_SECOND
+    return command.seconds - max(moved, command.operations / _OPERATIONS_A_SECOND)
+
+
+def main() -> None:
+    """Parses the command line and prints a line a model."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of turns, for each model")
+    parser.add_argument("--json", type=Path, help="also append the rows here, a line each")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    for name in args.models:
+        row = survey(name, args.seconds)
+        if args.json:
+            with args.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
