@@ -54,6 +54,17 @@ def test_dilated_windows(draft, check_pass):
     assert convolutions(check_pass(merged, draft.graph(added(draft, a, b)))) == 1
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_sums_that_begin_with_zero(draft, check_pass, bias):
+    x = draft.x(2, 4, 7, 6)
+    weights = (draft.w(4, 4, 1, 1), draft.w(4) if bias else None)
+    begun = draft.call("aten.add.Scalar", draft.call("aten.conv2d.default", x, *weights), other=0)
+    y = added(draft, begun, conv(draft, x, 4, 4, 3, 3, padding=(1, 1)))
+    graph = check_pass(merged, draft.graph(y))
+    assert convolutions(graph) == 1
+    assert [n.op for n in graph.nodes if n.name not in graph.static_values] == ["npu.conv"]
+
+
 def others(draft):
     x, y = draft.x(2, 4, 8, 8), draft.x(2, 4, 8, 8, name="y")
     three = {"padding": (1, 1)}
@@ -96,7 +107,7 @@ class Branches(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps [N, C, H, W] to [N, C, H, W]."""
         first, second, third, own = self.norms
-        sums = own(x) + third(self.narrow(x))
+        sums = 0 + third(self.narrow(x)) + own(x)
         sums = sums + first(self.wide[0](x)) + second(self.wide[1](x))
         return torch.relu(sums)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from npusim.analysis.fused_nodes import channel_vector, is_plain, reshaped, with_bias
 from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
@@ -21,6 +23,7 @@ from npusim.ir.types import TensorType
 from npusim.targets.target_config import TargetConfig
 
 _CONV = "npu.conv"
+_MOST = 2.0**16  # of a number that is added to a bias, which it must not swallow or overflow
 
 
 def merge_convolutions(graph: Graph, target: TargetConfig) -> Graph:
@@ -46,6 +49,8 @@ class _Branch:
 
 
 def _visit(node: Node, rewriter: Rewriter) -> Answer:
+    if node.op == "aten.add.Scalar":
+        return _with_number(node, rewriter)
     if node.op != "aten.add.Tensor" or node.attrs.get("alpha", 1) != 1:
         return None
     for at, other in (node.inputs[:2], node.inputs[1::-1]):
@@ -58,6 +63,23 @@ def _visit(node: Node, rewriter: Rewriter) -> Answer:
         if branch is not None and offsets is not None:
             return _merged(node, conv, branch, offsets, rewriter)
     return None
+
+
+def _with_number(node: Node, rewriter: Rewriter) -> Answer:
+    """Adds a number to the bias: Python's `sum`, and loops like it, begin with 0."""
+    conv, number = _convolution(node.inputs[0], node, rewriter), node.attrs["other"]
+    finite = isinstance(number, (int, float)) and abs(number) < _MOST
+    if conv is None or not finite or node.attrs.get("alpha", 1) != 1:
+        return None
+    x, weight, bias, _ = conv.inputs
+    type = TensorType("float32", (conv.type.shape[1],))
+    if bias is None:
+        data = np.full(type.shape, number, np.float32).tobytes()
+        bias = rewriter.constant("bias", type, data)
+    else:
+        attrs: dict[str, Attr] = {"other": number, "alpha": 1}
+        bias = rewriter.emit("aten.add.Scalar", (bias,), type, attrs, like=node)
+    return replace(conv, name=node.name, inputs=(x, weight, bias, None), outputs=node.outputs)
 
 
 def _convolution(value: str | None, node: Node, rewriter: Rewriter) -> Node | None:
