@@ -1,15 +1,25 @@
 """Models of which `device_profiles.py` makes profiles, beside those of the tests.
 
 Decoders of known models' sizes: the first layers of some, to fit to, and two whole ones, an encoder
-and a U-Net that are kept out of fits.
+and a U-Net that are kept out of fits. `unseen` are models that a preset was compared with once, when
+its classes and numbers were there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
+from tests.models import build as build_of_tests
 from torch import Tensor, nn
 
+import npusim
+from benchmarks.transformers_models import build as build_of_transformers
+from npusim.ir.graph import Graph
+
 Sizes = dict[str, int]
+Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 def sizes(hidden: int, between: int, layers: int, heads: int, kv_heads: int, words: int) -> Sizes:
@@ -90,7 +100,71 @@ class Encoder(nn.Module):
         return x.mean(1)
 
 
-def others() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+class Recurrent(nn.Module):
+    """Two layers of an LSTM over 64 steps."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(width, width, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps [batch, 64, width]."""
+        out: Tensor = self.layers(x)[0]
+        return out
+
+
+def others() -> dict[str, Made]:
     """Returns models that no test has, with their inputs."""
     tokens = torch.zeros(1, 64, dtype=torch.int64)
     return {"unet": (UNet(), (torch.zeros(1, 4, 64, 64),)), "minilm": (Encoder(), (tokens,))}
+
+
+# ---- models that no fit and no choice of classes has seen ----
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A model to be compiled in a precision.
+
+    Attributes:
+        made: makes it with its inputs.
+        precision: as `npusim.compile` takes it; "int8": quantized before.
+    """
+
+    made: Callable[[], Made]
+    precision: str = "float32"
+
+    def graph(self) -> tuple[Graph, str]:
+        """Returns what is compiled, and in which precision."""
+        net, inputs = self.made()
+        graph = npusim.extract_ir(net.eval(), inputs)
+        if self.precision != "int8":
+            return graph, self.precision
+        calls = {spec.name: x.numpy() for spec, x in zip(graph.inputs, inputs, strict=True)}
+        return npusim.quantize(graph, net.state_dict(), calls).graph, "float32"
+
+
+def unseen() -> dict[str, Unseen]:
+    """Returns them by name."""
+
+    def of_tests(name: str, precision: str = "float32") -> Unseen:
+        return Unseen(lambda: build_of_tests(name), precision)
+
+    def of_transformers(name: str) -> Unseen:
+        return Unseen(lambda: build_of_transformers(name))
+
+    return {
+        "efficientnet_b0": of_tests("efficientnet_b0"),
+        "densenet121": of_tests("densenet121"),
+        "vgg11_bn": of_tests("vgg11_bn"),
+        "swin_t": of_transformers("swin_t"),
+        "distilbert": of_transformers("distilbert_384"),
+        "t5_encoder": of_transformers("t5_small_encoder"),
+        "whisper_encoder": of_transformers("whisper_tiny_encoder"),
+        "segformer_b0": of_transformers("segformer_b0"),
+        "lstm": Unseen(lambda: (Recurrent(), (torch.zeros(1, 64, 512),))),
+        "resnet50_bfloat16": of_tests("resnet50", "bfloat16"),
+        "bert_base_bfloat16": of_tests("bert_base", "bfloat16"),
+        "resnet50_int8": of_tests("resnet50", "int8"),
+        "mobilenet_v2_int8": of_tests("mobilenet_v2", "int8"),
+    }

@@ -104,19 +104,24 @@ class Work:
         deep = -(-self.depth // kind.item_depth) if kind.item_depth else 1
         return self.tiles(kind.item_rows, kind.item_columns) * deep
 
-    def uneven(self, kind: RooflineClass, cores: int) -> float:
-        """Returns how much longer its tasks take than if all cores had equal parts of it."""
-        if cores > 1 and kind.grid:
+    def uneven(self, kind: RooflineClass, cores: int, threads: int = 0) -> float:
+        """Returns how much longer its tasks take than if all cores had equal parts of it.
+
+        Args:
+            threads: of the cores, that compute it; 0: all.
+        """
+        working = threads or cores
+        if working > 1 and kind.grid:
             sizes = self.groups, self.rows, self.columns, self.depth
-            return cores * busiest(kind.grid, sizes, cores)
-        if cores == 1 or not (kind.task_rows or kind.task_operations):
-            return 1.0
+            return cores * busiest(kind.grid, sizes, working)
+        if working == 1 or not (kind.task_rows or kind.task_operations):
+            return cores / working
         tasks: float = math.inf
         if kind.task_rows:
             tasks = self.tiles(kind.task_rows, kind.task_columns)
         if kind.task_operations:
             tasks = min(tasks, max(1, self.operations * self.whole(kind) // kind.task_operations))
-        return -(-tasks // cores) * cores / tasks
+        return -(-tasks // working) * cores / tasks
 
     def is_far(self, device: Roofline) -> bool:
         """Tells whether an operand comes from behind all caches; without any, none does."""
@@ -197,11 +202,11 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     kind = work.kind(stem, device)
     peak = device.peak(work.dtype)
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
-    uneven = work.uneven(kind, device.cores)
+    uneven = work.uneven(kind, device.cores, device.threads)
     compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
     level, alone = _memory(work, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
-    items = work.items(kind) * (uneven if kind.grid else 1)
+    items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
     start = 1e-6 * (kind.start_us + kind.item_us * items)
     start += 1e-9 * (kind.step_ns * work.steps(kind) + kind.pack_ns * work.packed(kind) * uneven)
     afar = kind.cold_us if work.code > device.caches else 0.0

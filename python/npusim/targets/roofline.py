@@ -159,7 +159,9 @@ class Roofline:
         memory: the nearest first; the last one holds everything.
         classes: the last one holds what no other does.
         dtypes: that values have that it takes and makes; empty: any. Others go to the host.
-        cores: that share a command's tasks, where its class says what these are.
+        cores: that share a command's tasks, where its class says what these are. Peaks, memories
+            and classes are of all of them.
+        threads: of the cores, that a run is given; 0: all.
     """
 
     call_us: float
@@ -168,6 +170,7 @@ class Roofline:
     classes: tuple[RooflineClass, ...]
     dtypes: tuple[str, ...] = ()
     cores: int = 1
+    threads: int = 0
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
@@ -175,6 +178,11 @@ class Roofline:
             raise ValueError("'peaks' is empty")
         if self.cores < 1:
             raise ValueError(f"'cores' is {self.cores}; 1 is the fewest")
+        if not 0 <= self.threads <= self.cores:
+            raise ValueError(
+                f"'threads' is {self.threads}; the machine that was measured has {self.cores} "
+                "cores, and 0 is all of them"
+            )
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise ValueError(f"'dtypes' has '{dtype}'; dtypes are {', '.join(DTYPES)}")
@@ -200,6 +208,11 @@ class Roofline:
                 if both and other.covers(kind):
                     names = f"'{other.name}' and '{kind.name}'"
                     raise ValueError(f"kernel '{both[0]}' is in the classes {names}")
+
+    @property
+    def working(self) -> int:
+        """The cores that a run is given."""
+        return self.threads or self.cores
 
     def class_of(
         self, stem: str, rows: int = sys.maxsize, form: str = "", operations: int = sys.maxsize
