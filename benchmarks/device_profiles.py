@@ -5,9 +5,10 @@
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
 both of few rows, convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over
 groups), `PART` of them in one program, and `<model>.json` of whole models, each as
-`npusim profile --json` prints it (`--what unseen`: those that no fit has seen). With `--what decoders` there are two-layer decoders of seeded
-sizes, `decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
-Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
+`npusim profile --json` prints it; with `--what unseen`, models that no fit has seen. With
+`--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+`decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
+`decode` behind `CONTEXT` tokens.
 
 Programs are compiled in `--jobs` processes and measured here, one after the other, in the order in
 which they are ready. Weights are seeded and small; no time depends on them. On a machine that
@@ -400,9 +401,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring each program")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
-    parser.add_argument("--what", default="layers,models", help="of layers, models, unseen, decoders")
+    parser.add_argument(
+        "--what", default="layers,models", help="of layers, models, unseen, decoders"
+    )
     parser.add_argument("--classes", default=",".join(CLASSES), help="of layers")
-    parser.add_argument("--seed", type=int, default=SEED, help="of layers: another one, other shapes")
+    parser.add_argument(
+        "--seed", type=int, default=SEED, help="of layers: another one, other shapes"
+    )
     parser.add_argument("--shapes", type=int, default=SHAPES, help="of each class")
     parser.add_argument("--programs", type=Path, help="where compiled programs are kept")
     parser.add_argument("--distance", type=Path, help="keeps what neighbours computed: a program")
@@ -419,9 +424,7 @@ def main() -> None:
     ):
         wanted = [
             pool.submit(make, task, args.device, dtype, str(args.programs or made))
-            for task in tasks(
-                args.what.split(","), args.classes.split(","), args.seed, args.shapes
-            )
+            for task in tasks(args.what.split(","), args.classes.split(","), args.seed, args.shapes)
             if not task.measured(args.folder)
         ]
         device = Device(args.device, threads=args.threads)  # behind the fork

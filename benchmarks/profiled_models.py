@@ -1,8 +1,8 @@
 """Models of which `device_profiles.py` makes profiles, beside those of the tests.
 
 Decoders of known models' sizes: the first layers of some, to fit to, and two whole ones, an encoder
-and a U-Net that are kept out of fits. `unseen` are models that a preset was compared with once, when
-its classes and numbers were there.
+and a U-Net that are kept out of fits. `unseen` are models that a preset was compared with when its
+classes and numbers were there.
 """
 
 from __future__ import annotations

@@ -88,6 +88,33 @@ def test_cores_share_tasks_that_may_not_come_out_even() -> None:
     assert three.start == one.start
 
 
+def test_a_run_on_some_of_the_cores_takes_their_part_of_the_peaks() -> None:
+    params = linear(100, 72, 840)
+    work = work_of("linear", params, *cost("linear", params))
+    tasks = replace(LINEAR, task_rows=50, task_columns=72)  # two of them
+    grid = replace(LINEAR, grid="panels", pack_ns=1.0)
+    for kind in (LINEAR, tasks, grid):
+        four = replace(DEVICE, cores=4, classes=(kind, OTHER))
+        times = {n: command_time(work, "linear", replace(four, threads=n)) for n in (0, 1, 2, 3, 4)}
+        assert times[0] == times[4]
+        one, alone = times[1], command_time(work, "linear", replace(four, cores=1))
+        assert one.compute == pytest.approx(4 * alone.compute, rel=1e-12)
+        assert one.memory == pytest.approx(4 * alone.memory, rel=1e-12)
+        fixed = 1e-6 * kind.start_us
+        assert one.start - fixed == pytest.approx(4 * (alone.start - fixed), rel=1e-12)
+        assert all(times[n].total >= times[n + 1].total for n in (1, 2, 3))
+    assert work.uneven(tasks, 4, 2) == work.uneven(tasks, 4, 3) == 2
+    apart = replace(LINEAR, core_share=0.5)
+    one = command_time(work, "linear", replace(DEVICE, cores=4, threads=1, classes=(apart, OTHER)))
+    assert one.memory == pytest.approx(2 * command_time(work, "linear", DEVICE).memory, rel=1e-12)
+
+
+@pytest.mark.parametrize("threads", [-1, 3])
+def test_a_run_has_no_more_threads_than_cores(threads: int) -> None:
+    with pytest.raises(ValueError, match="'threads' is"):
+        replace(DEVICE, cores=2, threads=threads)
+
+
 def test_a_kernels_own_grid_says_what_the_busiest_core_has() -> None:
     params = linear(100, 72, 840)
     work = work_of("linear", params, *cost("linear", params))
