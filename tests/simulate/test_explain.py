@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import npusim
@@ -9,6 +11,9 @@ from npusim.errors import Error, ShapeError
 from npusim.simulate.explain import explain
 
 from .nets import net, rows
+
+_PART = re.compile(r"(?:(?P<count>[\d.,e+]+) )?[a-z ]+ (?P<each>[\d.e+-]+) (?P<unit>us|ns)")
+_US = {"us": 1.0, "ns": 1e-3}
 
 
 def test_each_command_is_explained_as_the_report_has_it() -> None:
@@ -34,6 +39,21 @@ def test_commands_have_the_name_of_their_node() -> None:
 def test_a_device_of_a_roofline_has_no_schedules() -> None:
     found = explain(net("cpu"), 0)
     assert found.schedules == () and "start" in found.layer["formula"]
+
+
+def test_what_a_start_consists_of_sums_to_it() -> None:
+    program = net("cpu")
+    for index in range(len(program.methods[0].commands)):
+        formula = str(explain(program, index).layer["formula"])
+        found = re.search(r"start ([\d.e+-]+) us \((.*?)\) \+ \(\(", formula)
+        assert found is not None
+        parts = (_PART.fullmatch(part) for part in found[2].split(" + "))
+        sums = sum(
+            float((p["count"] or "1").replace(",", "")) * float(p["each"]) * _US[p["unit"]]
+            for p in parts
+            if p is not None
+        )
+        assert sums == pytest.approx(float(found[1]), rel=2e-3)
 
 
 def test_machines_and_sizes_are_those_that_are_asked() -> None:

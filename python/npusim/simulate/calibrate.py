@@ -193,7 +193,10 @@ def _check_times(profile: Profile, device: Roofline) -> None:
 
 
 def held_out(
-    profiles: Sequence[Profile], device: Roofline, checked: Sequence[Profile]
+    profiles: Sequence[Profile],
+    device: Roofline,
+    checked: Sequence[Profile],
+    unseen: bool = False,
 ) -> tuple[tuple[ClassError, ...], tuple[RunError, ...]]:
     """Returns the errors of a roofline as it is, by what `calibrate` would keep out.
 
@@ -201,10 +204,13 @@ def held_out(
         profiles: of which every second distinct command is looked at.
         device: what predicts.
         checked: profiles whose whole runs are predicted.
+        unseen: the profiles were no part of a fit: all of their commands are looked at.
     """
     samples, errors = _samples(profiles), []
     for kind in device.classes:
         learnt, kept = _halves(samples, device, kind)
+        if unseen:
+            learnt, kept = [], learnt + kept
         if kept:
             errors.append(_error(kind, device, kept, len(learnt)))
     return tuple(errors), tuple(_run_error(p, device) for p in checked)

@@ -8,6 +8,7 @@ from npusim.profile.commands import CommandFacts
 from npusim.schedule import Schedule
 from npusim.schedule.schedule import AXES
 from npusim.simulate.device import roofline_time, work_of_command
+from npusim.simulate.roofline import StartPart, start_parts
 from npusim.simulate.tiles import array_cycles
 from npusim.targets import Npu
 from npusim.targets.roofline import Roofline
@@ -25,12 +26,21 @@ def device_formula(device: Roofline, facts: CommandFacts) -> str:
     time = roofline_time(device, facts)
     kind = work_of_command(facts).kind(facts.kernel, device)
     hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
+    start = " + ".join(map(_part, start_parts(work_of_command(facts), kind, device)))
+    compute, memory = 1e6 * time.compute, 1e6 * time.memory
     return (
-        f"{kind.name}: start {1e6 * time.start:.4g} us{hidden} + (({1e6 * time.compute:.4g} us of "
-        f"{facts.operations:,} operations)^p + ({1e6 * time.memory:.4g} us of "
+        f"{kind.name}: start {1e6 * time.start:.4g} us ({start}){hidden} + (({compute:.4g} us of "
+        f"{facts.operations:,} operations)^p + ({memory:.4g} us of "
         f"{facts.bytes_read + facts.bytes_written:,} bytes in {time.level})^p)^(1/p), "
         f"p = {kind.overlap:g}"
     )
+
+
+def _part(part: StartPart) -> str:
+    each = f"{1e-3 * part.each_ns:.4g} us" if part.each_ns >= 100 else f"{part.each_ns:.4g} ns"
+    if part.count == 1:
+        return f"{part.what} {each}"
+    return f"{part.count:,.10g} {part.what} of {each}"
 
 
 def _schedule(npu: Npu, schedule: Schedule) -> str:

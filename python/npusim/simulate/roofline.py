@@ -206,18 +206,50 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
     level, alone = _memory(work, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
-    items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
-    start = 1e-6 * (kind.start_us + kind.item_us * items)
-    start += 1e-9 * (kind.step_ns * work.steps(kind) + kind.pack_ns * work.packed(kind) * uneven)
-    afar = kind.cold_us if work.code > device.caches else 0.0
-    if work.is_far(device):
-        afar += kind.far_us
-        start += 1e-9 * kind.far_step_ns * work.steps(kind)
-    start += 1e-6 * afar
+    parts = start_parts(work, kind, device)
+    start = sum(part.seconds for part in parts)
+    afar = sum(part.seconds for part in parts if part.afar)
     # What may begin while others run has fetched by then what comes from afar.
-    hidden = kind.hidden_us + afar if kind.hidden_us > 0 else 0.0
+    hidden = kind.hidden_us + 1e6 * afar if kind.hidden_us > 0 else 0.0
     total = start + float(either(compute, memory, kind.overlap))
     return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPart:
+    """Something that a command's fixed time consists of: so many, each of so many nanoseconds.
+
+    Attributes:
+        afar: whether it is there since caches do not hold what the command begins with.
+    """
+
+    what: str
+    count: float
+    each_ns: float
+    afar: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Of all of them."""
+        return 1e-9 * self.count * self.each_ns
+
+
+def start_parts(work: Work, kind: RooflineClass, device: Roofline) -> tuple[StartPart, ...]:
+    """Returns what a command's fixed time consists of, without what comes to nothing."""
+    uneven = work.uneven(kind, device.cores, device.threads)
+    items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
+    cold, far = work.code > device.caches, work.is_far(device)
+    steps = work.steps(kind)
+    parts = (
+        StartPart("start", 1, 1e3 * kind.start_us),
+        StartPart("items", items, 1e3 * kind.item_us),
+        StartPart("steps", steps, kind.step_ns),
+        StartPart("packed elements", work.packed(kind) * uneven, kind.pack_ns),
+        StartPart("steps that wait for memory", far * steps, kind.far_step_ns),
+        StartPart("code out of caches", cold, 1e3 * kind.cold_us, afar=True),
+        StartPart("operands out of caches", far, 1e3 * kind.far_us, afar=True),
+    )
+    return tuple(part for part in parts if part.seconds > 0)
 
 
 def slower_memory(kind: RooflineClass, uneven: float, cores: int) -> float:
