@@ -109,6 +109,22 @@ def test_a_run_on_some_of_the_cores_takes_their_part_of_the_peaks() -> None:
     assert one.memory == pytest.approx(2 * command_time(work, "linear", DEVICE).memory, rel=1e-12)
 
 
+def test_a_run_wakes_cores_if_they_share_a_command() -> None:
+    params = linear(100, 72, 840)
+    work = work_of("linear", params, *cost("linear", params))
+    tasks = replace(LINEAR, task_rows=50, task_columns=72)  # two of them
+    whole = replace(LINEAR, task_operations=1 << 30)
+    for kind, cores, threads, wakes in (
+        *((tasks, 2, 0, True), (tasks, 2, 1, False)),
+        *((whole, 2, 0, False), (LINEAR, 1, 0, False)),
+    ):
+        device = replace(DEVICE, cores=cores, threads=threads, classes=(kind, OTHER), wake_us=7.0)
+        time = command_time(work, "linear", device)
+        fixed = 1e-6 * (DEVICE.call_us + (7.0 if wakes else 0.0))
+        assert run_time([time, time], device) == pytest.approx(fixed + 2 * time.total, rel=1e-12)
+    assert run_time([], replace(DEVICE, cores=2, wake_us=7.0)) == 1e-6 * DEVICE.call_us
+
+
 @pytest.mark.parametrize("threads", [-1, 3])
 def test_a_run_has_no_more_threads_than_cores(threads: int) -> None:
     with pytest.raises(ValueError, match="'threads' is"):
@@ -283,8 +299,11 @@ MEAN = {"in_size": (1, 8, 8), "out_size": (1, 1, 1), "kernel": (1, 1, 1), "adapt
         ("copy", {"rank": 0}, "straight"),
         ("copy", {**COPY, "shape": (1, 1) + (1,) * 6, "x_strides": (5,) * 8}, "straight"),
         ("attention", {}, ""),
-        ("pool", WINDOW, ""),
-        ("pool", MEAN, "shared"),
+        ("pool", {**WINDOW, "out_channels": 32}, ""),
+        ("pool", {**WINDOW, "out_channels": 40}, "ragged"),
+        ("pool", {**MEAN, "out_channels": 40}, "shared"),
+        ("conv_depthwise", {"out_channels": 16}, ""),
+        ("conv_depthwise", {"out_channels": 8}, "ragged"),
         ("norm", {}, ""),
     ],
 )

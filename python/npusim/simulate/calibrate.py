@@ -20,7 +20,15 @@ import numpy as np
 
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
-from npusim.simulate.roofline import RooflineTime, Work, command_time, either, run_time, work_of
+from npusim.simulate.roofline import (
+    RooflineTime,
+    Work,
+    call_time,
+    command_time,
+    either,
+    run_time,
+    work_of,
+)
 from npusim.targets.records import to_data
 from npusim.targets.roofline import Roofline, RooflineClass
 
@@ -155,7 +163,7 @@ def calibrate(
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
     for profile in (*profiles, *checked):
         _check_times(profile, start)
-    samples = _samples(profiles)
+    samples = _samples(profiles, start)
     if len(samples) < FEWEST:
         raise Error(
             f"There are {len(samples)} distinct commands in the profiles; {FEWEST} are the fewest.",
@@ -206,7 +214,7 @@ def held_out(
         checked: profiles whose whole runs are predicted.
         unseen: the profiles were no part of a fit: all of their commands are looked at.
     """
-    samples, errors = _samples(profiles), []
+    samples, errors = _samples(profiles, device), []
     for kind in device.classes:
         learnt, kept = _halves(samples, device, kind)
         if unseen:
@@ -216,15 +224,17 @@ def held_out(
     return tuple(errors), tuple(_run_error(p, device) for p in checked)
 
 
-def _samples(profiles: Iterable[Profile]) -> list[list[Sample]]:
+def _samples(profiles: Iterable[Profile], device: Roofline) -> list[list[Sample]]:
     """Returns distinct commands with the median of their times, in the order of a hash.
 
-    A command that finds its operands in other caches is another sample of the same command.
+    A command that finds its operands in other caches is another sample of the same command. The
+    first one of a run waits for cores that sleep: that is the run's (`wake_us`), not the command's.
     """
     times: dict[tuple[str, str, int], dict[Work, list[tuple[float, float]]]] = {}
     for profile in profiles:
         disturbed = _disturbed(profile)
-        for command in (c for c in profile.commands if c.seconds > 0):
+        first = 1 if device.cores > 1 and len(profile.commands) > 1 else 0
+        for command in (c for c in profile.commands[first:] if c.seconds > 0):
             # Bytes, too: what a step reads of a cache is not among its parameters.
             key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
             found = times.setdefault(key, {}).setdefault(_work(command), [])
@@ -400,8 +410,9 @@ def _with_hidden(profiles: Sequence[Profile], device: Roofline) -> Roofline:
     more than the class's start; classes that runs say little of are drawn to what all have.
     """
     shorter = sum(
-        sum(time.total for time in _times(p, device)) - p.run_seconds + 1e-6 * device.call_us
+        sum(time.total for time in times) - p.run_seconds + call_time(times, device)
         for p in profiles
+        for times in (_times(p, device),)
     )
     if shorter <= 0:  # nothing passes beside anything: runs are no shorter than their commands
         return replace(device, classes=tuple(replace(k, hidden_us=0.0) for k in device.classes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from npusim.profile.commands import CommandFacts
-from npusim.simulate.roofline import RooflineTime, Work, command_time, work_of
+from npusim.simulate.roofline import RooflineTime, Work, call_time, command_time, work_of
 from npusim.simulate.timed import Event, Timed, Walked
 from npusim.targets.roofline import Roofline
 
@@ -18,9 +18,10 @@ RATE = 1e15  # ticks a second
 
 def walk_device(device: Roofline, commands: Iterable[CommandFacts]) -> Walked:
     """Returns the times of a run: their sum is that of `roofline.run_time`."""
-    call = _ticks(1e-6 * device.call_us)
+    given = list(commands)
+    call = _ticks(call_time((roofline_time(device, facts) for facts in given), device))
     found, now = [], call
-    for facts in commands:
+    for facts in given:
         one = _command(device, facts, now)
         found.append(one)
         now += one.ticks

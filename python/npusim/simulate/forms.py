@@ -19,10 +19,12 @@ LOOSE = "loose"  # other factors of products
 STRAIGHT = "straight"  # a copy whose neighbours were neighbours
 ACROSS = "across"  # a copy whose neighbours come from far apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
+RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
 CACHE = "cache"  # attention to keys of which a position says how many there are
 
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
 _MANY_TAPS = 32  # of a window that is shared
+_VECTOR = 16  # channels that are computed at once
 
 
 def form_of(stem: str, params: Params) -> str:
@@ -72,8 +74,12 @@ def _attention(p: Params) -> str:
     return CACHE if p["has_position"] else ""
 
 
+def _depthwise(p: Params) -> str:
+    return RAGGED if p["out_channels"] % _VECTOR else ""
+
+
 def _pool(p: Params) -> str:
-    return SHARED if taps(p) >= _MANY_TAPS else ""
+    return SHARED if taps(p) >= _MANY_TAPS else _depthwise(p)
 
 
 def taps(p: Params) -> int:
@@ -88,6 +94,7 @@ _FORMS: dict[str, Callable[[Params], str]] = {
     ),
     "matmul": _matmul,
     "conv": _convolution,
+    "conv_depthwise": _depthwise,
     "attention": _attention,
     "copy": _copy,
     "pool": _pool,

@@ -15,7 +15,7 @@ what memory does, by less where one core reaches more than its part of the rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,6 +142,7 @@ class RooflineTime:
         total: start, and the two of them as far as they do not hide each other.
         level: the memory that takes longest to deliver operands.
         hidden: of the start in a run, at most.
+        shared: whether cores share it.
     """
 
     start: float
@@ -150,6 +151,7 @@ class RooflineTime:
     total: float
     level: str
     hidden: float = 0.0
+    shared: bool = False
 
     @property
     def begins(self) -> float:
@@ -212,7 +214,8 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     # What may begin while others run has fetched by then what comes from afar.
     hidden = kind.hidden_us + 1e6 * afar if kind.hidden_us > 0 else 0.0
     total = start + float(either(compute, memory, kind.overlap))
-    return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden)
+    shared = uneven < device.cores
+    return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden, shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,13 @@ def slower_memory(kind: RooflineClass, uneven: float, cores: int) -> float:
 
 def run_time(commands: list[RooflineTime], device: Roofline) -> float:
     """Returns the seconds of a run of commands in order."""
-    return 1e-6 * device.call_us + sum(command.in_run for command in commands)
+    return call_time(commands, device) + sum(command.in_run for command in commands)
+
+
+def call_time(commands: Iterable[RooflineTime], device: Roofline) -> float:
+    """Returns the seconds of a run besides its commands."""
+    wakes = any(command.shared for command in commands)
+    return 1e-6 * (device.call_us + (device.wake_us if wakes else 0.0))
 
 
 def _memory(work: Work, device: Roofline) -> tuple[str, float]:
@@ -301,9 +310,9 @@ def _grouped(p: Params) -> Sizes:
 
 
 def _depthwise(p: Params) -> Sizes:
-    """Returns elements: each is computed by itself."""
-    elements = p["batch"] * math.prod(p["out_size"]) * p["out_channels"]
-    return 1, 1, elements, math.prod(p["kernel"])
+    """Returns points and their channels: each is computed by itself."""
+    points = p["batch"] * math.prod(p["out_size"])
+    return 1, points, p["out_channels"], math.prod(p["kernel"])
 
 
 def _convolution(p: Params) -> Sizes:

@@ -162,6 +162,7 @@ class Roofline:
         cores: that share a command's tasks, where its class says what these are. Peaks, memories
             and classes are of all of them.
         threads: of the cores, that a run is given; 0: all.
+        wake_us: more of a run in which cores share a command: they sleep between runs.
     """
 
     call_us: float
@@ -171,6 +172,7 @@ class Roofline:
     dtypes: tuple[str, ...] = ()
     cores: int = 1
     threads: int = 0
+    wake_us: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
