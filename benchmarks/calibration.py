@@ -67,8 +67,8 @@ UNSEEN = {
 }
 UNSEEN_SAYS = (
     "what nothing was chosen by**. Shapes of another seed, and models that were never compared "
-    "before, measured when classes and numbers stood fast; the cores were neighbours, by "
-    "`core_distance.cpp`, before and after each."
+    "before, measured when classes and numbers stood fast, in one state of the machine by "
+    "`machine_state.cpp`."
 )
 NAMES = {**HELD_OUT, **OTHERS, **UNSEEN}
 

@@ -14,8 +14,8 @@ Programs are compiled in `--jobs` processes and measured here, one after the oth
 which they are ready. Weights are seeded and small; no time depends on them. On a machine that
 others use, too, `--programs` keeps what was compiled, and `--within` ends a turn of measuring: the
 same call goes on with what has no profile yet. Cores of a virtual machine change places while it
-runs, and commands that they share take longer where they are far apart: with `--distance`, which is
-`core_distance.cpp` compiled, a profile is kept if they were neighbours before and after it.
+runs, and share theirs with others: with `--state`, which is `machine_state.cpp` compiled, a profile
+is kept if before and after it the cores were neighbours that reached `--least-rate`.
 """
 
 from __future__ import annotations
@@ -410,7 +410,8 @@ def main() -> None:
     )
     parser.add_argument("--shapes", type=int, default=SHAPES, help="of each class")
     parser.add_argument("--programs", type=Path, help="where compiled programs are kept")
-    parser.add_argument("--distance", type=Path, help="keeps what neighbours computed: a program")
+    parser.add_argument("--state", type=Path, help="of the machine: a program that tells it")
+    parser.add_argument("--least-rate", type=float, default=0.0, help="GFLOP/s of all cores")
     parser.add_argument("--within", type=float, help="begins no measurement after these seconds")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -428,12 +429,43 @@ def main() -> None:
             if not task.measured(args.folder)
         ]
         device = Device(args.device, threads=args.threads)  # behind the fork
+        state = None if args.state is None else State(args.state, args.least_rate)
         for ready in as_completed(wanted):
             if ready.exception() is not None:
                 print(f"a program was not made: {ready.exception()}", flush=True)
             elif time.monotonic() < end:
                 made_of = ready.result()
-                _measure(*made_of, device, args.folder, args.seconds, args.distance)
+                _measure(*made_of, device, args.folder, args.seconds, state)
+
+
+@dataclass(frozen=True)
+class State:
+    """The state that a machine is measured in.
+
+    Attributes:
+        program: `machine_state.cpp`, compiled.
+        least_rate: GFLOP/s that its cores reach at once.
+    """
+
+    program: Path
+    least_rate: float
+
+    def holds(self) -> bool:
+        """Tells whether the machine is in it now."""
+        told = subprocess.run(
+            [self.program], capture_output=True, text=True, timeout=10, check=True
+        )
+        distance, rate = map(float, told.stdout.split())
+        return distance <= NEIGHBOURS and rate >= self.least_rate
+
+    def awaited(self) -> bool:
+        """Tells whether it is in it within a second."""
+        end = time.monotonic() + 1.0
+        while not self.holds():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        return True
 
 
 def _measure(
@@ -442,7 +474,7 @@ def _measure(
     device: Device,
     folder: Path,
     seconds: float,
-    distance: Path | None = None,
+    state: State | None = None,
 ) -> None:
     program = CompiledProgram.load(program_path)
     with tempfile.TemporaryDirectory() as made:
@@ -452,32 +484,18 @@ def _measure(
     for method in task.methods:
         path = task.profile(folder, method)
         for _ in range(TRIES):
-            if not _neighbours(distance):
+            if state is not None and not state.awaited():
                 continue
             found = profile_program(
                 program, loaded, device=device, seconds=seconds, method=method, context=task.context
             )
-            if _neighbours(distance):
+            if state is None or state.holds():
                 path.write_text(json.dumps(profile_facts(found), separators=(",", ":")) + "\n")
                 told = f"{len(found.commands)} commands, {1e3 * found.run_seconds:.3f} ms"
                 print(f"{path.stem}: {told}", flush=True)
                 break
         else:
-            print(f"{path.stem}: the cores are apart", flush=True)
-
-
-def _neighbours(distance: Path | None) -> bool:
-    """Tells whether the cores are near each other, after some waiting if need be."""
-    if distance is None:
-        return True
-    end = time.monotonic() + 1.0
-    while True:
-        told = subprocess.run([distance], capture_output=True, text=True, timeout=10, check=True)
-        if float(told.stdout) <= NEIGHBOURS:
-            return True
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.05)
+            print(f"{path.stem}: the machine is in another state", flush=True)
 
 
 if __name__ == "__main__":
