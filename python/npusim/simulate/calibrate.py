@@ -163,7 +163,7 @@ def calibrate(
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
     for profile in (*profiles, *checked):
         _check_times(profile, start)
-    samples = _samples(profiles, start)
+    samples = _samples(profiles)
     if len(samples) < FEWEST:
         raise Error(
             f"There are {len(samples)} distinct commands in the profiles; {FEWEST} are the fewest.",
@@ -214,7 +214,7 @@ def held_out(
         checked: profiles whose whole runs are predicted.
         unseen: the profiles were no part of a fit: all of their commands are looked at.
     """
-    samples, errors = _samples(profiles, device), []
+    samples, errors = _samples(profiles), []
     for kind in device.classes:
         learnt, kept = _halves(samples, device, kind)
         if unseen:
@@ -224,17 +224,15 @@ def held_out(
     return tuple(errors), tuple(_run_error(p, device) for p in checked)
 
 
-def _samples(profiles: Iterable[Profile], device: Roofline) -> list[list[Sample]]:
+def _samples(profiles: Iterable[Profile]) -> list[list[Sample]]:
     """Returns distinct commands with the median of their times, in the order of a hash.
 
-    A command that finds its operands in other caches is another sample of the same command. The
-    first one of a run waits for cores that sleep: that is the run's (`wake_us`), not the command's.
+    A command that finds its operands in other caches is another sample of the same command.
     """
     times: dict[tuple[str, str, int], dict[Work, list[tuple[float, float]]]] = {}
     for profile in profiles:
         disturbed = _disturbed(profile)
-        first = 1 if device.cores > 1 and len(profile.commands) > 1 else 0
-        for command in (c for c in profile.commands[first:] if c.seconds > 0):
+        for command in (c for c in profile.commands if c.seconds > 0):
             # Bytes, too: what a step reads of a cache is not among its parameters.
             key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
             found = times.setdefault(key, {}).setdefault(_work(command), [])

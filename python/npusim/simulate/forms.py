@@ -20,6 +20,7 @@ STRAIGHT = "straight"  # a copy whose neighbours were neighbours
 ACROSS = "across"  # a copy whose neighbours come from far apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
 RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
+SINGLE = "single tap"  # a depthwise convolution of single points: each element is scaled
 CACHE = "cache"  # attention to keys of which a position says how many there are
 
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
@@ -75,11 +76,13 @@ def _attention(p: Params) -> str:
 
 
 def _depthwise(p: Params) -> str:
+    if math.prod(p["kernel"]) == 1:
+        return SINGLE
     return RAGGED if p["out_channels"] % _VECTOR else ""
 
 
 def _pool(p: Params) -> str:
-    return SHARED if taps(p) >= _MANY_TAPS else _depthwise(p)
+    return SHARED if taps(p) >= _MANY_TAPS else ""
 
 
 def taps(p: Params) -> int:
