@@ -3,9 +3,9 @@
 //     c++ -std=c++20 -O3 -march=native -pthread benchmarks/machine_state.cpp -o machine_state
 //
 // Prints the nanoseconds that a cache line takes from one core to the other, the least of several
-// rounds: cores may be neighbours under one cache or not, and change places while the machine runs. And
-// the GFLOP/s that both reach at once in registers, the median of several rounds: a core of the machine
-// is half of one of the host, and the other half may be somebody's.
+// rounds: cores may be neighbours under one cache or not, and change places while the machine runs.
+// And the GFLOP/s that both reach at once in registers, the median of several rounds: a core of the
+// machine is half of one of the host, and the other half may be somebody's.
 #include <pthread.h>
 #include <sched.h>
 
