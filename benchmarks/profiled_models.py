@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from tests.models import build as build_of_tests
 from torch import Tensor, nn
 
 import npusim
-from benchmarks.transformers_models import build as build_of_transformers
 from npusim.ir.graph import Graph
 
 Sizes = dict[str, int]
@@ -144,14 +143,26 @@ class Unseen:
         return npusim.quantize(graph, net.state_dict(), calls).graph, "float32"
 
 
+def _of_tests(name: str) -> Made:
+    from tests.models import build
+
+    return build(name)
+
+
+def _of_transformers(name: str) -> Made:
+    from benchmarks.transformers_models import build
+
+    return build(name)
+
+
 def unseen() -> dict[str, Unseen]:
     """Returns them by name."""
 
     def of_tests(name: str, precision: str = "float32") -> Unseen:
-        return Unseen(lambda: build_of_tests(name), precision)
+        return Unseen(partial(_of_tests, name), precision)
 
     def of_transformers(name: str) -> Unseen:
-        return Unseen(lambda: build_of_transformers(name))
+        return Unseen(partial(_of_transformers, name))
 
     return {
         "efficientnet_b0": of_tests("efficientnet_b0"),
