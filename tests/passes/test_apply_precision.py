@@ -121,6 +121,33 @@ def test_few_terms_average_no_error(draft, cpu, terms, dtype):
     assert (graph.types[product.inputs[0]].dtype, product.type.dtype) == (dtype, "float32")
 
 
+@pytest.mark.parametrize(("terms", "dtype"), [(3, "float32"), (15, "float32"), (16, "bfloat16")])
+def test_few_terms_of_weights_average_none_either(draft, cpu, terms, dtype):
+    angles = linear(draft, draft.x(6, terms), terms, 32)
+    features = [draft.call(f"aten.{f}.default", angles) for f in ("sin", "cos")]
+    y = linear(draft, draft.call("aten.cat.default", *features, tensors=2, dim=-1), 64, 64)
+    graph = apply_precision(
+        draft.graph(linear(draft, y, 64, 1)), replace(cpu, precision="bfloat16")
+    )
+    first, second = [n for n in graph.nodes if n.op == "npu.linear"][:2]
+    assert {graph.types[i].dtype for i in first.inputs[:2]} == {dtype}
+    assert first.type.dtype == "float32"
+    assert {graph.types[i].dtype for i in second.inputs[:2]} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("before", ["exp", "relu"])
+def test_windows_of_few_taps_do_as_their_readers_bear(draft, cpu, before):
+    window = dict.fromkeys(("stride", "padding", "padding_back", "dilation"), (1, 1))
+    attrs = {**NO_EPILOGUE, **window, "output_padding": (0, 0), "groups": 8, "transposed": False}
+    x = draft.call("npu.conv", draft.x(1, 8, 6, 6), draft.w(8, 1, 3, 3), None, None, **attrs)
+    y = draft.call("aten.reshape.default", draft.call(f"aten.{before}.default", x), shape=(8, 36))
+    graph = draft.graph(linear(draft, linear(draft, y, 36, 64), 64, 1))
+    graph = apply_precision(graph, replace(cpu, precision="bfloat16"))
+    conv = next(n for n in graph.nodes if n.op == "npu.conv")
+    dtype = "float32" if before == "exp" else "bfloat16"
+    assert {graph.types[i].dtype for i in conv.inputs[:2]} == {dtype}
+
+
 def test_targets_that_cannot_widen_multiply_float32(draft, cpu):
     q, k = (linear(draft, draft.x(32, 32, name=n), 32, 32) for n in "qk")
     weights = draft.call("aten.softmax.int", draft.call("aten.matmul.default", q, k), dim=-1,

@@ -6,7 +6,8 @@ most formulas over elements. Exponentials, powers, logarithms and functions of a
 comparisons and integers make another answer of it, and after the last product nothing averages
 it any more. So values are followed backwards from their readers: `NarrowValues.stored` are those
 whose readers all bear it, through formulas and sums as well: what is added to the operand of an
-exponential has to be as exact as that operand.
+exponential has to be as exact as that operand. So have the operands of a product of few terms that
+is such an operand (angles of Fourier features are coordinates times a matrix): it stays float32.
 
 A residual stream would be rounded at each of its sums, with nothing in between that averages. Where
 a target carries streams in float32 they stay so, unless they would have to be converted for
@@ -69,7 +70,7 @@ _MILD = frozenset(
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _ADDING = frozenset(("add", "sub", "fma"))
 _LAST_SHARE = 1 / 16  # of all multiply-adds that last products may have, to be left in float32
-_LEAST_TERMS = 16  # of a product of two tensors, to average the errors of its operands
+_LEAST_TERMS = 16  # of a product, to average the errors of its operands
 _LEAST_SUMS = 4  # of a stream
 # Multiply-adds, for each element of a stream that is converted for them, that take twenty times as
 # long as that.
@@ -112,7 +113,7 @@ class NarrowValues:
     """What of a graph is multiplied and stored in 16 bits.
 
     Attributes:
-        products: names of the nodes whose operands are.
+        products: names of the nodes whose operands are multiplied so.
         stored: values that are, if those that they are made of without arithmetic are.
     """
 
@@ -121,7 +122,7 @@ class NarrowValues:
         self._stores = precision.stores
         self._widens = storing.widens
         last, self._behind = _last_products(graph)
-        self.products = frozenset(n.name for n in _products(graph)) - last
+        self.products = {n.name for n in _products(graph)} - last
         self._carried = self._streams() if storing.carries else frozenset()
         self.stored: set[str] = set()
         self._bears = dict.fromkeys(graph.output_values, _Bearing.ITS_PARTS)
@@ -133,6 +134,8 @@ class NarrowValues:
         result = min((self._of_value(v.name) for v in node.outputs), default=_Bearing.NOTHING)
         if result is _Bearing.ROUNDING:
             self.stored.update(v.name for v in node.outputs if v.type.dtype == "float32")
+        if result is _Bearing.NOTHING and self._passes_errors(node):
+            self.products.discard(node.name)
         for position, value in enumerate(node.inputs):
             if value is not None:
                 borne = self._of_operand(node, position, result)
@@ -146,6 +149,8 @@ class NarrowValues:
     def _of_operand(self, node: Node, position: int, result: _Bearing) -> _Bearing:
         """Returns what a node bears of an operand, by what is borne of its results."""
         if node.op in MULTIPLIED and position < MULTIPLIED[node.op]:
+            if result is _Bearing.NOTHING and self._passes_errors(node):
+                return result
             if node.op in WEIGHTED or self.widens(node):
                 multiplied = node.name in self.products
                 return _Bearing.ROUNDING if multiplied else _Bearing.ITS_PARTS
@@ -160,8 +165,13 @@ class NarrowValues:
 
     def widens(self, node: Node) -> bool:
         """Tells whether a product of two tensors may leave its sums in float32."""
-        left = node.inputs[0] if self._widens and node.op in MATMULS else None
-        return left is not None and upper(self._graph.types[left].shape[-1]) >= _LEAST_TERMS
+        return self._widens and node.op in MATMULS and not self._passes_errors(node)
+
+    def _passes_errors(self, node: Node) -> bool:
+        """Tells whether a product has too few terms to average the errors of its operands."""
+        if node.op not in (*WEIGHTED, *MATMULS):
+            return False
+        return _terms(node, self._graph) < _LEAST_TERMS
 
     def _streams(self) -> frozenset[str]:
         found = residual_streams(self._graph, self._passing, _LEAST_SUMS)
@@ -216,6 +226,17 @@ def formula(node: Node, graph: Graph) -> ScalarProgram | None:
     if node.op == "npu.pointwise":
         return ScalarProgram.from_attr(node.attrs["program"])
     return scalar_program(node, graph)
+
+
+def _terms(node: Node, graph: Graph) -> int:
+    """Returns how many products each result of a product is the sum of, at most."""
+    left, right = (graph.types[i].shape for i in node.inputs[:2] if i is not None)
+    if node.op != "npu.conv":
+        return upper(left[-1])
+    groups = node.attrs["groups"]
+    assert isinstance(groups, int)
+    channels = right[0] // groups if node.attrs["transposed"] else right[1]
+    return prod(map(upper, (channels, *right[2:])))
 
 
 def multiply_adds(node: Node, graph: Graph) -> int:
