@@ -158,6 +158,8 @@ def _others() -> Calls:
         (torch.dist, (x, _random(3, 1))),
         (lambda x, w, b, m, v: aten._native_batch_norm_legit_no_training(
             x, w, b, m, v, 0.1, 1e-5), (x, *(_random(4) for _ in range(3)), _random(4).abs())),
+        (F.rrelu, (torch.tensor([-1, -0.0, 2, float("inf"), float("-inf"), float("nan")]),)),
+        (lambda x: F.rrelu(x, 0.1, 0.4), (x,)),
         (torch.ldexp, (x, torch.tensor([1, 2, 3, -4]))),
         (torch.erfinv, (torch.tensor([0, 1e-8, -0.3, 0.7, -0.999, 1, -1, 1.5, float("nan")]),)),
     ]  # fmt: skip

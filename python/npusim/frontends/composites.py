@@ -367,6 +367,20 @@ def _erfinv(y: Tensor) -> Tensor:
 # ---- what training reads besides the result ----
 
 
+@written(aten.rrelu.default)
+def _rrelu(
+    x: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    """x above zero, x times the middle of the slopes elsewhere; while training they are random."""
+    if training:
+        return NotImplemented
+    return aten.leaky_relu.default(x, (lower + upper) / 2)
+
+
 @written(aten.native_dropout.default)
 def _native_dropout(x: Tensor, p: float, train: bool | None) -> Any:
     """Dropout in evaluation, or of everything; in between it is random, and stays as it is."""
