@@ -230,6 +230,7 @@ void CpuCommandList::run_units(size_t index, ThreadPool::Units units, int worker
   const Launch& launch = launches_[index];
   const int step = launch.asks ? 1 : units.end - units.begin;
   for (int unit = units.begin; unit < units.end; unit += step) {
+    if (fault_.seen.load(std::memory_order_relaxed)) return;
     const int64_t end = std::min((unit + step) * launch.chunk, launch.tasks);
     run_tasks(index, unit * launch.chunk, end, worker);
     if (launch.asks && worker == 0) ask();
@@ -238,7 +239,7 @@ void CpuCommandList::run_units(size_t index, ThreadPool::Units units, int worker
 
 void CpuCommandList::run_tasks(size_t index, int64_t begin, int64_t end, int worker) noexcept {
   const Launch& launch = launches_[index];
-  if (launch.tasks == 0 || fault_.seen.load(std::memory_order_relaxed)) return;
+  if (launch.tasks == 0) return;
   Reporter reporter(fault_, index);
   std::byte* scratch = scratch_ ? scratch_->host() + worker * scratch_stride_ : nowhere;
   const uint64_t run = submissions_ * launches_.size() + index;

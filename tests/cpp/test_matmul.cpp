@@ -260,5 +260,5 @@ void test_isa(const TestedIsa& isa) {
 
 int main() {
   using namespace npusim::cpu;
-  for (const TestedIsa& isa : isas({"matmul"})) test_isa(isa);
+  for (const TestedIsa& isa : isas({"matmul", "widening_matmul"})) test_isa(isa);
 }
