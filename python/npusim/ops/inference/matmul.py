@@ -94,6 +94,9 @@ def _attention(
         require(whole, f"q is {q}, k {k}, v {v}; expected heads in whole groups.")
         batches = [(*batch[:-1], heads[0]) for batch in batches]
     batch = broadcast_shapes(*batches)
+    # Of none, PyTorch's result has q's batches, whatever k's and v's are.
+    whole = 0 not in (q.shape[-2], k.shape[-2], v.shape[-1]) or batch == batches[0]
+    require(whole, f"q is {q}, k {k}, v {v}; expected q of all batches, as there is nothing else.")
     if mask is not None:
         known = ("bool", "float32", dtype)
         require(mask.dtype in known, f"the mask is {mask}, of neither bool, float32 nor {dtype}.")
