@@ -3,10 +3,10 @@
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda] [--jobs 16]
 
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
-both of few rows, convolutions, windows of 3 by 3, attention, rows, elementwise, pools, norms over
-groups), `PART` of them in one program, and `<model>.json` of whole models, each as
-`npusim profile --json` prints it; with `--what unseen`, models that no fit has seen. With
-`--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
+both of few rows, products that caches hold, convolutions, windows of 3 by 3, attention, rows,
+elementwise, pools, norms over groups), `PART` of them in one program, and `<model>.json` of whole
+models, each as `npusim profile --json` prints it; with `--what unseen`, models that no fit has
+seen. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
 `decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
 `decode` behind `CONTEXT` tokens.
 
@@ -52,6 +52,7 @@ PART = 16  # of them in one program
 DECODERS = 6
 LARGEST = {"cpu": 2e9, "cuda": 4e11}  # operations of one layer
 WEIGHTS = 16 << 20  # elements of a layer's weights
+RESIDENT = 1 << 19  # elements of a product's factors, where `PART` such stay in a cache
 NEIGHBOURS = 60.0  # nanoseconds from one core to the other, at most: 28 under one cache, 165 else
 TRIES = 4
 SAFETENSORS = {
@@ -154,6 +155,18 @@ def few_rows(draw: random.Random, largest: float) -> Layer:
         return nn.Linear(k, n, bias=draw.random() < 0.5), (m, k)
 
 
+def resident(draw: random.Random, _: float) -> Layer:
+    """A linear layer, or products of two tensors, whose factors a cache holds from run to run."""
+    while True:
+        m, batch = draw.choice((1, 1, 2, 4, 8, 16, 64)), draw.choice((0, 0, 0, 1, 4, 12))
+        n, k = _size(draw, 32, 2048), _size(draw, 32, 2048)
+        if max(1, batch) * (m + n) * k > RESIDENT:
+            continue
+        if batch:
+            return Products(m), (batch, m + n, k)
+        return nn.Linear(k, n, bias=draw.random() < 0.5), (m, k)
+
+
 def convolutions(draw: random.Random, largest: float) -> Layer:
     """A convolution of images: plain, of groups, or depthwise."""
     while True:
@@ -233,6 +246,7 @@ CLASSES = {
     "products": products,
     "matmuls": matmuls,
     "few_rows": few_rows,
+    "resident": resident,
     "convolutions": convolutions,
     "windows": windows,
     "attention": attention,

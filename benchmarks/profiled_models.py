@@ -100,14 +100,14 @@ class Encoder(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two layers of an LSTM over 64 steps."""
+    """Two layers of an LSTM or a GRU over a sequence."""
 
-    def __init__(self, width: int = 512) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], width: int) -> None:
         super().__init__()
-        self.layers = nn.LSTM(width, width, 2, batch_first=True)
+        self.layers = kind(width, width, 2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keeps [batch, 64, width]."""
+        """Keeps [batch, steps, width]."""
         out: Tensor = self.layers(x)[0]
         return out
 
@@ -173,7 +173,8 @@ def unseen() -> dict[str, Unseen]:
         "t5_encoder": of_transformers("t5_small_encoder"),
         "whisper_encoder": of_transformers("whisper_tiny_encoder"),
         "segformer_b0": of_transformers("segformer_b0"),
-        "lstm": Unseen(lambda: (Recurrent(), (torch.zeros(1, 64, 512),))),
+        "lstm": Unseen(lambda: (Recurrent(nn.LSTM, 512), (torch.zeros(1, 64, 512),))),
+        "gru": Unseen(lambda: (Recurrent(nn.GRU, 768), (torch.zeros(1, 32, 768),))),
         "resnet50_bfloat16": of_tests("resnet50", "bfloat16"),
         "bert_base_bfloat16": of_tests("bert_base", "bfloat16"),
         "resnet50_int8": of_tests("resnet50", "int8"),

@@ -10,11 +10,13 @@ from benchmarks.calibration import (
     DEVICES,
     HELD_OUT,
     OTHERS,
+    UNSEEN,
     halves,
     profiles,
     roofline,
     tables,
     unseen,
+    unseen_models,
 )
 from benchmarks.device_profiles import write_weights
 from safetensors.torch import load_file
@@ -68,34 +70,33 @@ def test_models_of_the_cpu_are_within_their_goal_but_for_one() -> None:
     assert set(kept) == {*HELD_OUT, *OTHERS}
     _, runs = held_out([], roofline("cpu"), list(kept.values()))
     errors = {name: abs(run.error) for name, run in zip(kept, runs, strict=True)}
-    assert errors.pop("mobilenet_v3_large") <= 0.22
-    assert max(errors.values()) <= 0.15
+    assert errors.pop("unet") <= 0.37  # its Winograd's transforms are of what caches hold
+    assert max(errors.values()) <= 0.12
 
 
 def test_the_cpu_is_predicted_no_worse_than_it_was() -> None:
     learnt, kept = halves("cpu")
     classes, _ = held_out(learnt, roofline("cpu"), list(kept.values()))
     errors = {one.name: one.mean for one in classes}
-    assert errors["linear"] <= 0.08 and errors["conv"] <= 0.12 and errors["attention"] <= 0.11
-    assert errors["linear_halves"] <= 0.09 and errors["few"] <= 0.12
-    assert errors["matmul_dots"] <= 0.13 and errors["matmul"] <= 0.12
+    assert errors["linear"] <= 0.07 and errors["conv"] <= 0.125 and errors["attention"] <= 0.105
+    assert errors["linear_halves"] <= 0.085 and errors["few"] <= 0.165
+    assert errors["matmul_dots"] <= 0.185 and errors["matmul"] <= 0.18
     products = [one for one in classes if one.name in CPU_PRODUCTS]
     count = sum(one.held_out for one in products)
     assert len(products) == len(CPU_PRODUCTS)
-    assert sum(one.mean * one.held_out for one in products) / count <= 0.115
+    assert sum(one.mean * one.held_out for one in products) / count <= 0.155
 
 
 def test_what_no_fit_has_seen_is_predicted_as_documented() -> None:
     classes, runs = unseen()
     products = [one for one in classes if one.name in CPU_PRODUCTS]
     count = sum(one.held_out for one in products)
-    assert count >= 100
-    assert (
-        sum(one.mean * one.held_out for one in products) / count <= 0.28
-    )  # documented: fitted to other states
-    errors = {run.name.split()[0]: abs(run.error) for run in runs}
-    assert errors.pop("Recurrent") <= 1.25  # weights that come from a cache, again and again
-    assert max(errors.values()) <= 0.15
+    assert count >= 190
+    assert sum(one.mean * one.held_out for one in products) / count <= 0.15
+    errors = {name: abs(run.error) for name, run in zip(unseen_models(), runs, strict=True)}
+    assert len(errors) == len(UNSEEN)
+    assert errors.pop("lstm") <= 0.16  # weights that come from a cache, again and again
+    assert max(errors.values()) <= 0.14
 
 
 def test_what_ran_beside_a_run_is_no_error_of_it() -> None:

@@ -125,6 +125,22 @@ def test_a_run_wakes_cores_if_they_share_a_command() -> None:
     assert run_time([], replace(DEVICE, cores=2, wake_us=7.0)) == 1e-6 * DEVICE.call_us
 
 
+def test_cores_that_share_a_command_wait_for_each_other() -> None:
+    params = linear(100, 72, 840)
+    work = work_of("linear", params, *cost("linear", params))
+    tasks = replace(LINEAR, task_rows=50, task_columns=72, shared_us=3.0)  # two of them
+    whole = replace(LINEAR, task_operations=1 << 30, shared_us=3.0)
+    for kind, cores, threads, more in (
+        *((tasks, 2, 0, 3.0), (tasks, 2, 1, 0.0)),
+        *((whole, 2, 0, 0.0), (tasks, 1, 0, 0.0)),
+    ):
+        device = replace(DEVICE, cores=cores, threads=threads, classes=(kind, OTHER))
+        free = replace(device, classes=(replace(kind, shared_us=0.0), OTHER))
+        waits, does_not = (command_time(work, "linear", one) for one in (device, free))
+        assert waits.start - does_not.start == pytest.approx(1e-6 * more, rel=1e-9)
+        assert waits.compute == does_not.compute and waits.memory == does_not.memory
+
+
 @pytest.mark.parametrize("threads", [-1, 3])
 def test_a_run_has_no_more_threads_than_cores(threads: int) -> None:
     with pytest.raises(ValueError, match="'threads' is"):

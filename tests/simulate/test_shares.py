@@ -48,6 +48,8 @@ def test_small_products_are_one_task_and_larger_ones_are_shared() -> None:
     assert busiest("blocks", (1, 64, 64, 32), 2) == 1
     assert busiest("blocks", (1, 64, 64, 64), 2) == 0.5
     assert busiest("panels", (1, 100, 72, 840), 2) == 0.6  # three panels and two
+    # Panels by 4, 4, 4 and by 4, 3, 3: a share of neighbours each, and nothing left to claim.
+    assert busiest("panels", (1, 100, 344, 1813), 2) == 12 / 22
 
 
 def test_blocks_of_rows_go_through_a_second_factor_each() -> None:

@@ -29,6 +29,7 @@ from npusim.simulate.roofline import (
     run_time,
     work_of,
 )
+from npusim.simulate.shares import PANELS
 from npusim.targets.records import to_data
 from npusim.targets.roofline import Roofline, RooflineClass
 
@@ -47,11 +48,11 @@ _CORE_SHARES = 0.5, 0.6, 0.7, 0.8  # of a memory's rate that one core reaches
 # Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
 _NUMBERS = (
     *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns", "pack_ns"),
-    *("compute_share", "memory_share", "overlap"),
+    *("shared_us", "compute_share", "memory_share", "overlap"),
 )
-_FIXED = 7  # of them, which add up; the others say what is reached of the peaks
-_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
+_FIXED = 8  # of them, which add up; the others say what is reached of the peaks
+_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-3, 1e-3)
+_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 1e3, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
@@ -324,7 +325,7 @@ def _fit_numbers(
     fits = []
     for item, compute in begins:
         some = fastest / 20
-        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, 1e-3, compute, 0.7, 1.0])
+        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, 1e-3, some, compute, 0.7, 1.0])
         fits.append(
             least_squares(
                 off,
@@ -363,7 +364,13 @@ def _columns(
         afar = 0 * steps
     else:
         afar, packed = far * steps, 0 * packed
-    fixed = 1e-6 * np.stack([np.ones(len(samples)), items, steps, cold, far, afar, packed], 1)
+    if plain.grid == PANELS:
+        packed = 0 * packed  # weights, which were packed when they were loaded
+    shared = np.array(uneven < device.cores, float)
+    if shared.all():  # or else it is no other time than the start
+        shared = 0 * shared
+    ones = np.ones(len(samples))
+    fixed = 1e-6 * np.stack([ones, items, steps, cold, far, afar, packed, shared], 1)
     compute, memory = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
     return fixed, compute, memory
 

@@ -245,6 +245,7 @@ def start_parts(work: Work, kind: RooflineClass, device: Roofline) -> tuple[Star
     steps = work.steps(kind)
     parts = (
         StartPart("start", 1, 1e3 * kind.start_us),
+        StartPart("cores that share it", uneven < device.cores, 1e3 * kind.shared_us),
         StartPart("items", items, 1e3 * kind.item_us),
         StartPart("steps", steps, kind.step_ns),
         StartPart("packed elements", work.packed(kind) * uneven, kind.pack_ns),

@@ -50,17 +50,25 @@ def row_blocks(grid: str, rows: int) -> int:
 def busiest(grid: str, sizes: tuple[int, int, int, int], cores: int) -> float:
     """Returns the part of a product that the busiest of so many cores computes.
 
-    Cores claim units of consecutive tasks, whoever is done with one the next.
+    As cpp/runtime/thread_pool.cpp has it: each has a share of neighbouring units, claims half of
+    what is left of it at a time, and then of the others' shares.
     """
     tasks = tasks_of(grid, *sizes)
     if len(tasks) > _MANY * cores:
         return 1 / cores
     each = max(1, len(tasks) // (cores * _UNITS)) if cores > 1 else len(tasks)
+    units = [sum(tasks[begin : begin + each]) for begin in range(0, len(tasks), each)]
+    ends = [len(units) * core // cores for core in range(cores + 1)]
+    shares = [[begin, end] for begin, end in pairwise(ends)]
     loads = [0] * cores
-    for begin in range(0, len(tasks), each):
-        first = min(range(cores), key=loads.__getitem__)
-        loads[first] += sum(tasks[begin : begin + each])
-    return max(loads) / sum(loads)
+    while True:
+        core = min(range(cores), key=loads.__getitem__)
+        order = (shares[(core + at) % cores] for at in range(cores))
+        share = next((one for one in order if one[0] < one[1]), None)
+        if share is None:
+            return max(loads) / sum(loads)
+        begin, share[0] = share[0], share[0] + (share[1] - share[0] + 1) // 2
+        loads[core] += sum(units[begin : share[0]])
 
 
 def _panel_tasks(rows: int, columns: int, depth: int) -> list[int]:

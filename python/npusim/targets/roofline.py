@@ -83,6 +83,8 @@ class RooflineClass:
             a tile: what a kernel multiplies at once. 0: a tile, of the whole sum.
         core_share: of a memory's rate that one core reaches by itself; 0: no more than its part of
             what all reach.
+        shared_us: more of the fixed time where cores share the command: who is done waits for the
+            others.
     """
 
     name: str
@@ -114,6 +116,7 @@ class RooflineClass:
     item_columns: int = 0
     item_depth: int = 0
     core_share: float = 0.0
+    shared_us: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
