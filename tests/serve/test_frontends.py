@@ -252,6 +252,16 @@ def test_front_ends_end_when_the_engines_process_is_gone(fronts: Start) -> None:
 
 # ---- the parts
 
+# What a front end is told of an engine.
+FACTS = {
+    "max_context": 64,
+    "max_batch": 2,
+    "most_open": 3,
+    "vocab_size": 40,
+    "eos_token_ids": [3],
+    "tokenizer": None,
+}
+
 
 class Engine:
     """The other end of a RemoteEngine's channel, in this process."""
@@ -259,14 +269,7 @@ class Engine:
     def __init__(self) -> None:
         self.heard: list[tuple[Kind, bytes]] = []
         self._messages = Messages()
-        facts = {
-            "max_context": 64,
-            "max_batch": 2,
-            "most_open": 3,
-            "vocab_size": 40,
-            "eos_token_ids": [3],
-        }
-        self.remote = RemoteEngine({**facts, "tokenizer": None}, self.hear)
+        self.remote = RemoteEngine(FACTS, self.hear)
 
     def hear(self, content: bytes) -> None:
         self.heard += self._messages.push(content)
@@ -451,17 +454,10 @@ def test_an_engine_that_has_failed_is_healthy_nowhere() -> None:
     why = "The engine has failed"
     (failed, (kind, told)) = told_by(BrokenEngine(DeviceError(why), why))
     assert failed == (Kind.FAILED, why) and kind is Kind.REFUSED and not told["busy"]
-    facts = {
-        "max_context": 64,
-        "max_batch": 2,
-        "most_open": 3,
-        "vocab_size": 40,
-        "eos_token_ids": [3],
-    }
     link = ToldLink()
     link.data_received(
         json_message(Kind.HELLO, {"name": "model", "keys": [], "limits": asdict(Limits())})
-        + json_message(Kind.LOADED, {**facts, "tokenizer": None})
+        + json_message(Kind.LOADED, FACTS)
     )
     assert link.server is not None
     link.server.ready().engine.check()

@@ -18,11 +18,11 @@ RATE = 1e15  # ticks a second
 
 def walk_device(device: Roofline, commands: Iterable[CommandFacts]) -> Walked:
     """Returns the times of a run: their sum is that of `roofline.run_time`."""
-    given = list(commands)
-    call = _ticks(call_time((roofline_time(device, facts) for facts in given), device))
+    timed = [(facts, roofline_time(device, facts)) for facts in commands]
+    call = _ticks(call_time((time for _, time in timed), device))
     found, now = [], call
-    for facts in given:
-        one = _command(device, facts, now)
+    for facts, time in timed:
+        one = _command(device, facts, time, now)
         found.append(one)
         now += one.ticks
     return Walked(RATE, call, tuple(found))
@@ -39,8 +39,7 @@ def work_of_command(facts: CommandFacts) -> Work:
     return work_of(facts.kernel, facts.params, facts.operations, nbytes, facts.reuse)
 
 
-def _command(device: Roofline, facts: CommandFacts, now: int) -> Timed:
-    time = roofline_time(device, facts)
+def _command(device: Roofline, facts: CommandFacts, time: RooflineTime, now: int) -> Timed:
     kind = work_of_command(facts).kind(facts.kernel, device)
     computes = "compute" if kind.products else "vector"
     dispatch = _ticks(time.begins)

@@ -8,7 +8,7 @@ from npusim.profile.commands import CommandFacts
 from npusim.schedule import Schedule
 from npusim.schedule.schedule import AXES
 from npusim.simulate.device import roofline_time, work_of_command
-from npusim.simulate.roofline import StartPart, start_parts
+from npusim.simulate.roofline import StartPart
 from npusim.simulate.tiles import array_cycles
 from npusim.targets import Npu
 from npusim.targets.roofline import Roofline
@@ -26,7 +26,7 @@ def device_formula(device: Roofline, facts: CommandFacts) -> str:
     time = roofline_time(device, facts)
     kind = work_of_command(facts).kind(facts.kernel, device)
     hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
-    start = " + ".join(map(_part, start_parts(work_of_command(facts), kind, device)))
+    start = " + ".join(map(_part, time.parts))
     compute, memory = 1e6 * time.compute, 1e6 * time.memory
     return (
         f"{kind.name}: start {1e6 * time.start:.4g} us ({start}){hidden} + (({compute:.4g} us of "

@@ -133,11 +133,31 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPart:
+    """Something that a command's fixed time consists of: so many, each of so many nanoseconds.
+
+    Attributes:
+        afar: whether it is there since caches do not hold what the command begins with.
+    """
+
+    what: str
+    count: float
+    each_ns: float
+    afar: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Of all of them."""
+        return 1e-9 * self.count * self.each_ns
+
+
+@dataclass(frozen=True, slots=True)
 class RooflineTime:
     """The seconds of a command, in parts.
 
     Attributes:
-        start: fixed, with the time that its items take besides their arithmetic.
+        parts: what is fixed, with the time that its items take besides their arithmetic.
+        start: of these together.
         compute, memory: what each would take alone.
         total: start, and the two of them as far as they do not hide each other.
         level: the memory that takes longest to deliver operands.
@@ -145,13 +165,14 @@ class RooflineTime:
         shared: whether cores share it.
     """
 
+    parts: tuple[StartPart, ...]
     start: float
     compute: float
     memory: float
     total: float
     level: str
-    hidden: float = 0.0
-    shared: bool = False
+    hidden: float
+    shared: bool
 
     @property
     def begins(self) -> float:
@@ -208,38 +229,20 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
     level, alone = _memory(work, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
-    parts = start_parts(work, kind, device)
+    parts = _start_parts(work, kind, device, uneven)
     start = sum(part.seconds for part in parts)
     afar = sum(part.seconds for part in parts if part.afar)
     # What may begin while others run has fetched by then what comes from afar.
     hidden = kind.hidden_us + 1e6 * afar if kind.hidden_us > 0 else 0.0
     total = start + float(either(compute, memory, kind.overlap))
     shared = uneven < device.cores
-    return RooflineTime(start, compute, memory, total, level, 1e-6 * hidden, shared)
+    return RooflineTime(parts, start, compute, memory, total, level, 1e-6 * hidden, shared)
 
 
-@dataclass(frozen=True, slots=True)
-class StartPart:
-    """Something that a command's fixed time consists of: so many, each of so many nanoseconds.
-
-    Attributes:
-        afar: whether it is there since caches do not hold what the command begins with.
-    """
-
-    what: str
-    count: float
-    each_ns: float
-    afar: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Of all of them."""
-        return 1e-9 * self.count * self.each_ns
-
-
-def start_parts(work: Work, kind: RooflineClass, device: Roofline) -> tuple[StartPart, ...]:
+def _start_parts(
+    work: Work, kind: RooflineClass, device: Roofline, uneven: float
+) -> tuple[StartPart, ...]:
     """Returns what a command's fixed time consists of, without what comes to nothing."""
-    uneven = work.uneven(kind, device.cores, device.threads)
     items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
     cold, far = work.code > device.caches, work.is_far(device)
     steps = work.steps(kind)
