@@ -218,9 +218,9 @@ void for_each_position(const KernelCall& call, F&& f) {
 int64_t line_channels(const Params& p) {
   constexpr int64_t kLineBytes = 1 << 17;
   const bool contiguous = p.x_strides[1] == 1 && p.y_strides[1] == 1 && p.channels > 1;
-  if (is_nearest(p) || p.x_dtype == kFloat64 || !contiguous || p.in_size[2] > p.out_size[2]) {
-    return 0;
-  }
+  // Of no images, sizes are held to nothing.
+  const bool blends = !is_nearest(p) && p.x_dtype != kFloat64 && p.batch > 0;
+  if (!blends || !contiguous || p.in_size[2] > p.out_size[2]) return 0;
   const int64_t most = kLineBytes / (int64_t{sizeof(float)} * p.in_size[2]) / kLanes * kLanes;
   return std::min(std::max<int64_t>(most, kLanes), round_up(p.channels, kLanes));
 }

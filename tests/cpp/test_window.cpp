@@ -395,6 +395,21 @@ void test_resize_infinity(const TestedIsa& isa, std::mt19937& random) {
   });
 }
 
+// No images take no scratch, whatever sizes they would have.
+void test_resize_of_nothing(const TestedIsa& isa) {
+  Resize p = channels_last(kLinear, 2, 2, 2);
+  p.batch = 0;
+  p.in_size[1] = p.out_size[1] = 1;
+  p.in_size[2] = p.out_size[2] = int64_t{1} << 60;
+  for (int64_t* strides : {p.x_strides, p.y_strides}) {
+    std::fill_n(strides, 5, 0);
+    strides[1] = 1;
+  }
+  const std::vector<Operand> none(2);
+  expect(refusal(isa["resize"], p, none).empty(), describe(isa, p), "nothing was refused");
+  expect(isa["resize"].scratch(&p) == 0, describe(isa, p), "nothing takes scratch");
+}
+
 void test_resize_refusals(const TestedIsa& isa, std::mt19937& random) {
   Resize sound{};
   sound.batch = 1;
@@ -439,6 +454,7 @@ void test_isa(const TestedIsa& isa) {
     test_resize(isa, channels_last(mode, 67, 600, 601), random);
   }
   test_resize_infinity(isa, random);
+  test_resize_of_nothing(isa);
   test_resize_refusals(isa, random);
   for (int i = 0; i < 60; ++i) {
     const Pool p = random_pool(random);
