@@ -146,6 +146,23 @@ def _resizes() -> Calls:
     ]
 
 
+def _blocks() -> Calls:
+    """Windows that overlap, touch, leave gaps and are cut off, dilated ones, without a batch."""
+    geometries = (
+        *((3, 1, 1, 2), ((3, 2), 1, (1, 0), (2, 1)), (7, 1, 2, 4), (2, 1, 0, 2), (1, 1, 0, 3)),
+        *(((2, 4), 1, (1, 3), (3, 1)), (3, 2, 1, 1), ((2, 3), (1, 2), 0, (2, 1))),
+    )
+    calls: Calls = []
+    for geometry in geometries:
+        for x in (_random(2, 3, 11, 8), _random(2, 9, 12)):
+            blocks = F.unfold(x, *geometry)  # type: ignore[arg-type]
+            # Sums of such numbers are exact in any order.
+            columns = (8 * _random(*blocks.shape)).round()
+            calls.append((lambda t, g=geometry: F.unfold(t, *g), (x,)))
+            calls.append((lambda t, s=x.shape[-2:], g=geometry: F.fold(t, s, *g), (columns,)))
+    return calls
+
+
 def _others() -> Calls:
     x, mask = _random(3, 4), _random(4) > 0
     return [
@@ -167,7 +184,10 @@ def _others() -> Calls:
 
 @pytest.mark.parametrize(
     "calls",
-    [_distances, _bags, _grids, _pool_gradients, _convolution_gradients, _order, _resizes, _others],
+    [
+        *(_distances, _bags, _grids, _pool_gradients, _convolution_gradients, _order),
+        *(_resizes, _blocks, _others),
+    ],
 )
 def test_composites(calls: Callable[[], Calls]) -> None:
     model = _Calls(calls())

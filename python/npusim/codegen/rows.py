@@ -19,6 +19,8 @@ _BLOCK = 256
 _HELD = 32  # numbers of a row that a thread keeps in registers
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
 _ITEM_BYTES = 12
+_SECTOR_BYTES = 32  # of memory, that are read at once
+_COLUMN_ELEMENTS = 8  # of a column, that a thread has at least where several share it
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
 _TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))
@@ -85,13 +87,20 @@ class RowRules:
     def _softmax(self, p: Params) -> LaunchConfig:
         widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])
         if p["inner"] == 1:
-            return self._row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest))
+            return self._row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest), PARTS=1)
         columns = p["outer"] * p["inner"] if p["size"] else 0
         if columns == 0:
             return LaunchConfig(())
-        block = 64 if columns < self.resident else _BLOCK
-        launch = Launch((blocks(columns, block), 1, 1), (block, 1, 1))
-        return LaunchConfig((launch,), defines={"BLOCK": block, "LANES": LANES, "PACK": 1})
+        block, parts = 64 if columns < self.resident else _BLOCK, 1
+        beside = _SECTOR_BYTES // CODE_SIZES[p["x_dtype"]]  # columns that are read at once
+        wanted = _power_of_two(blocks(self.resident, columns))  # threads a column
+        longest = _power_of_two(blocks(p["size"], _COLUMN_ELEMENTS))
+        if min(wanted, longest) > 1:
+            parts = min(wanted, longest, MAX_THREADS // beside)
+            block = max(parts * beside, LANES * 4)
+        launch = Launch((blocks(columns, block // parts), 1, 1), (block, 1, 1))
+        defines = {"BLOCK": block, "LANES": LANES, "PACK": 1, "PARTS": parts}
+        return LaunchConfig((launch,), defines=defines)
 
     def _norm(self, p: Params, lanes: int = 0) -> LaunchConfig:
         widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from npusim.frontends import gradients, resampling  # noqa: F401  (enter theirs in WRITTEN)
+from npusim.frontends import (  # noqa: F401  (enter theirs in WRITTEN)
+    gradients,
+    resampling,
+    sliding_blocks,
+)
 from npusim.frontends.composites import WRITTEN
 from npusim.frontends.quantized import quantization_operators
 
