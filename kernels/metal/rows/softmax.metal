@@ -53,14 +53,14 @@ inline void softmax_row(device const X* x, device Y* y, threadgroup float* room,
 template <typename F>
 inline float fold_parts(float x, F f, threadgroup float* room, int thread_index) {
   if (kParts == 1) return x;
-  threadgroup_barrier(mem_flags::mem_threadgroup);  // what an earlier fold left has been read
+  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);  // what an earlier fold left has been read
   room[thread_index] = x;
   for (int width = kParts / 2; width > 0; width /= 2) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     if (thread_index < width * kColumns)
       room[thread_index] = f(room[thread_index], room[thread_index + width * kColumns]);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
   return room[thread_index % kColumns];
 }
 

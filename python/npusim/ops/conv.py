@@ -16,11 +16,13 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
+from npusim.ops.conv_patches import patch_rows
 from npusim.ops.conv_phases import phases
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
 
 CHUNK = 8  # elements of 16 bits that kernels load at once
+_COPIED_ELEMENTS = 256  # of a window, from which on a row of its own is worth a copy
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -93,6 +95,9 @@ def _lower_conv(node: Node, low: Lowering) -> None:
     algorithm = node.attrs["algorithm"]
     if algorithm not in ("auto", "igemm") or x.shape[1] >= PANEL:
         x = low.rows(x, order)
+    if low.target.code_format and _has_separate_patches(node, x, w):
+        x, w = patch_rows(low, x, w, y.shape[2:])
+        attrs = {"stride": (1,) * rank, "padding": (0,) * rank, "dilation": (1,) * rank}
     # Other kernels find the taps that hit something.
     if low.target.code_format and _lower_phases(node, low, x, w, y, residual, operands, extra):
         return
@@ -192,17 +197,30 @@ def _indirect(low: Lowering, node: Node, w: View) -> Packed:
 
 def _has_patches(node: Node, x: View, w: View) -> bool:
     """Tells whether windows are rows of whole chunks beside each other, as vision transformers'."""
+    width = w.shape[-1]
+    return width % CHUNK == 0 and x.strides[-1] == 1 and _touch(node, x, w, (-1,))
+
+
+def _has_separate_patches(node: Node, x: View, w: View) -> bool:
+    """Tells whether windows touch along all axes, and their many elements lie in no chunks."""
+    axes = tuple(range(x.rank - 2))
+    many = prod(w.shape[1:]) >= _COPIED_ELEMENTS and w.shape[-1] % CHUNK != 0
+    return many and _touch(node, x, w, axes)
+
+
+def _touch(node: Node, x: View, w: View, axes: Sequence[int]) -> bool:
+    """Tells whether windows of few channels touch along these axes, and hit nothing else."""
     rank = x.rank - 2
     stride, padding, back, dilation = (
         as_tuple(node.attrs[name], rank)
         for name in ("stride", "padding", "padding_back", "dilation")
     )
-    plain = node.attrs["groups"] == 1 and not node.attrs["transposed"]
-    width = w.shape[-1]
-    if not plain or rank > 2 or x.strides[-1] != 1 or is_symbolic((*x.shape, *w.shape)):
+    if node.attrs["groups"] != 1 or node.attrs["transposed"] or rank > 2 or x.shape[1] >= PANEL:
         return False
-    beside = (stride[-1], padding[-1], back[-1], dilation[-1]) == (width, 0, 0, 1)
-    return beside and width % CHUNK == 0 and x.shape[1] < PANEL
+    if is_symbolic((*x.shape, *w.shape)):
+        return False
+    found = [(stride[i], padding[i], back[i], dilation[i]) for i in axes]
+    return found == [(w.shape[2:][i], 0, 0, 1) for i in axes]
 
 
 def _patches(
@@ -388,6 +406,7 @@ _CASES: dict[str, tuple[Case, ...]] = {
         Case(((1, 3, 12, 11), (8, 3, 7, 7), (8,)), {"stride": (2, 2), "padding": (3, 3)}),
         Case(((2, 16, 9, 8), (32, 16, 3, 3), None), {"padding": (1, 1)}),
         Case(((1, 40, 7, 7), (24, 40, 1, 1), (24,)), id="pointwise"),
+        Case(((2, 2, 33, 24), (5, 2, 13, 11), (5,)), {"stride": (13, 11)}, "apart"),
         Case(((1, 17, 5, 5), (36, 17, 3, 3), (36,)), {"padding": (1, 1)}, "odd channels"),
         Case(((3, 8, 7), (4, 3, 3, 3), (4,)), {"padding": (1, 1)}, "unbatched"),
         Case(((1, 12, 9, 9), (12, 1, 3, 3), (12,)), {"groups": 12, "padding": (1, 1)}, "depthwise"),

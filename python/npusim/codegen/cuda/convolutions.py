@@ -143,12 +143,16 @@ def best_tile(
 
 
 def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> float:
-    """Returns about how many microseconds a convolution's tiles take, cut into slices of K."""
+    """Returns about how many microseconds a convolution's tiles take, cut into slices of K.
+
+    Each wave of clusters exchanges its sums.
+    """
     tiles *= split
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = tile.alone_step_us if waves == 1 else tile.step_us
     ends = tile.ends_us * (1 + _FIT.residual_ends_share * residual)
-    return waves * (blocks(k, _DEPTH) * step + ends) / split + _FIT.exchange_us * (split > 1)
+    steps = blocks(blocks(k, _DEPTH), split)
+    return waves * (steps * step + ends / split + _FIT.exchange_us * (split > 1))
 
 
 def _depth(p: Params, channels: int) -> int:
