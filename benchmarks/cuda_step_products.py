@@ -1,13 +1,15 @@
 """Products of steps of many requests on this machine's GPU: checked, held to one order, and timed.
 
     PYTHONPATH=python:. python -m benchmarks.cuda_step_products [--check] [--chain] [--time]
+        [--schemes none int8 …]
 
 Every way to compute a product in one order (codegen/cuda/one_order.py) is compared with float64,
 and, bit by bit, with the same rows among 257 of them: products over weights as Qwen2.5's and
 Llama's, and odd ones, with biases, residuals, gates, and RMS norms before and after. Then the
 products of Qwen2.5-1.5B's layers and its head are timed by rows, in a graph whose weights rotate
 past the cache, launches one after another, beside what is chosen where no order is kept; and the
-products of 28 layers, whose launches overlap, in several variations. Microseconds.
+products of 28 layers, whose launches overlap, in several variations. `--schemes` says over which
+weights: "none" is bfloat16; norms are never in products over codes. Microseconds.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.cuda_cases import GELU, SILU, Params, full, tensor
+from benchmarks.cuda_code_rows import codes
 from benchmarks.cuda_driver import Driver, Kernel, microseconds
 from npusim.abi.kernels import KERNELS
-from npusim.codegen.cuda import nvrtc, one_order, swap_ab
+from npusim.abi.quantization import FORMATS, Quantization, dequantize
+from npusim.codegen.cuda import nvrtc, one_order, swap_ab, tma_codes
 from npusim.codegen.cuda.choices import default_choice
 from npusim.codegen.cuda.source import kernel_source, stem_source
 from npusim.codegen.cuda.variants import config_of
@@ -57,16 +61,28 @@ class Product:
     stem: str = "linear"
     dtype: int = 2
     y_dtype: int = 2
+    scheme: str = "none"  # of the weights: codes, or floats
     inputs: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.how = Quantization.parse(self.scheme)
+        if self.how is not None:
+            self.stem = "quantized_linear"  # norms have launches of their own
+        self.before, self.behind = (
+            self.stem.endswith(f"_{at}_norm") for at in ("before", "behind")
+        )
         self.segments = self.segments or (self.n * (1 + self.gated),)
-        self.slots = -(-(self.n if self.stem == "linear_before_norm" else self.k) // 128) * 2
+        self.slots = -(-(self.n if self.before else self.k) // 128) * 2
         self.x = tensor((MOST, self.k), self.dtype)
-        self.weights = [tensor((r, self.k), self.dtype, scale=self.k**-0.5) for r in self.segments]
+        if self.how is None:
+            self.weights = [
+                tensor((r, self.k), self.dtype, scale=self.k**-0.5) for r in self.segments
+            ]
+        else:
+            self.weights = [codes(self.how, r, self.k) for r in self.segments]
         self.norm = tensor((self.n,), self.dtype)
         self.squares = torch.zeros(self.slots, MOST, device="cuda")
-        if self.stem == "linear_behind_norm":
+        if self.behind:
             padding = (0, self.slots * 64 - self.k)
             squares = torch.nn.functional.pad(self.x.float().square(), padding)
             self.squares = squares.view(MOST, self.slots, 64).sum(-1).T
@@ -76,41 +92,46 @@ class Product:
     def params(self, m: int) -> Params:
         given = {
             "m": m, "n": self.n, "k": self.k, "ldx": self.k, "ldy": self.n, "ldr": self.n,
-            "rows": self.segments, "ldw": (self.k,) * len(self.segments),
-            "segments": len(self.segments), "gated": int(self.gated), "x_dtype": self.dtype,
-            "w_dtype": self.dtype, "y_dtype": self.y_dtype, "r_dtype": self.y_dtype,
+            "rows": self.segments, "segments": len(self.segments), "gated": int(self.gated),
+            "x_dtype": self.dtype, "y_dtype": self.y_dtype, "r_dtype": self.y_dtype,
             "has_bias": int(self.bias), "residual": int(self.residual), "act": self.act,
         }  # fmt: skip
-        if self.stem != "linear":
+        if self.how is None:
+            given |= {"ldw": (self.k,) * len(self.segments), "w_dtype": self.dtype}
+        else:
+            given |= {"format": FORMATS[self.how.format], "group": self.how.group}
+        if self.before or self.behind:
             given["slots"] = self.slots
-        if self.stem == "linear_behind_norm":
+        if self.behind:
             given["norm_eps"] = _EPS
         return full(self.stem, given)
 
     @property
     def unwritten(self) -> int:
         """The weights, with the norm's, and the bias."""
-        more = self.stem == "linear_before_norm"
-        mask = ((1 << (len(self.weights) + more)) - 1) << 1
-        behind = self.stem == "linear_behind_norm"
-        return mask | (self.bias << (1 + len(self.weights) + more + behind))
+        mask = ((1 << (len(self.weights) + self.before)) - 1) << 1
+        return mask | (self.bias << (1 + len(self.weights) + self.before + self.behind))
 
     def reads(self, m: int, weights: Sequence[Tensor]) -> list[Tensor]:
-        norm = {"linear": [], "linear_before_norm": [self.norm]}.get(
-            self.stem, [self.squares[:, :m].contiguous()]
-        )
+        norm = [self.norm] * self.before
+        if self.behind:
+            norm = [self.squares[:, :m].contiguous()]
         extra = [self.bias_of] * self.bias + [self.residual_of[:m]] * self.residual
         return [self.x[:m], *weights, *norm, *extra]
 
     def outputs(self, m: int) -> list[Tensor]:
         y = torch.full((m, self.n), torch.nan, device="cuda").to(self.residual_of.dtype)
-        if self.stem != "linear_before_norm":
+        if not self.before:
             return [y]
         return [y, torch.full_like(y, torch.nan), torch.full((self.slots, m), 9.0, device="cuda")]
 
     def expected(self) -> Tensor:
-        y = self.x.double() @ torch.cat(self.weights).double().T
-        if self.stem == "linear_behind_norm":
+        weights = self.weights
+        if self.how is not None:
+            pairs = zip(weights, self.segments, strict=True)
+            weights = [dequantize(q, self.how, rows, self.k) for q, rows in pairs]
+        y = self.x.double() @ torch.cat(weights).double().T
+        if self.behind:
             mean = self.x.double().square().mean(-1, keepdim=True)
             y = y / torch.sqrt(mean + _EPS)
         if self.bias:
@@ -124,8 +145,12 @@ class Product:
         return act[self.act](y)
 
 
-def products() -> Iterator[Product]:
-    """Yields what is checked."""
+def products(scheme: str) -> Iterator[Product]:
+    """Yields what is checked over weights of a scheme, or "none"."""
+    if scheme != "none":
+        yield from _layer(scheme)
+        yield Product("odd", 1000, 520, bias=True, gated=True, act=SILU, scheme=scheme)
+        return
     before, behind = "linear_before_norm", "linear_behind_norm"
     yield Product("qwen qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind)
     yield Product("qwen o", 1536, 1536, residual=True, stem=before)
@@ -160,12 +185,13 @@ def build(driver: Driver, cases: Sequence[tuple[Product, int, LaunchConfig]]) ->
 
 
 def configs(
-    product: Product, m: int, kinds: Collection[str] = ("swapped", "bulk")
+    product: Product, m: int, kinds: Collection[str] = ("swapped", "bulk", "codes")
 ) -> dict[str, LaunchConfig]:
     """Returns the ways in one order, of these kinds; of many tiles the likeliest."""
     found = one_order.configs(product.stem, product.params(m))
     names = [name for name in found if "swapped" in name and "swapped" in kinds]
-    names += [name for name in found if "bulk" in name and "bulk" in kinds][:3]
+    for kind in ("bulk", "codes"):
+        names += [name for name in found if kind in name and kind in kinds][:3]
     if len(found) == 1:
         names = list(found)
     return {name.removeprefix(one_order.PREFIX): found[name]() for name in names}
@@ -206,9 +232,9 @@ def check(driver: Driver, product: Product, rows: Sequence[int], kinds: Collecti
                 faults.append(f"{m} {name}: what is left for the norm is wrong")
         if not all(same):
             faults.append(f"{m} {name}: other bits {same}")
-    slices = one_order.slices_of(product.params(1))
-    print(f"{product.name}: {len(cases)} kernels, K in {slices}, error at most {worst:.1e}, "
-          f"{len(faults)} faults", flush=True)  # fmt: skip
+    slices = {way.defines.get("CLUSTER_K", 1) for m, name, way in cases if m == 1}
+    print(f"{product.scheme} {product.name}: {len(cases)} kernels, K in {slices}, error at most "
+          f"{worst:.1e}, {len(faults)} faults", flush=True)  # fmt: skip
     for fault in faults[:8]:
         print("   ", fault, flush=True)
     return len(faults)
@@ -221,14 +247,14 @@ def timed(kernel: Kernel, product: Product, m: int, sets: list[list[Tensor]]) ->
 
 
 def time_all(
-    driver: Driver, names: Sequence[str], rows: Sequence[int], kinds: Collection[str]
+    driver: Driver, names: Sequence[str], rows: Sequence[int], kinds: Collection[str], scheme: str
 ) -> None:
     """Prints times of every way, the one that is chosen first, and of what is chosen without."""
     target = TargetConfig.named(f"cuda:{driver.arch}")
-    for product in (*_layer(), Product("head", 151936, 1536)):
+    for product in (*_layer(scheme), Product("head", 151936, 1536, scheme=scheme)):
         if product.name not in names:
             continue
-        size = sum(w.numel() * 2 for w in product.weights)
+        size = sum(w.numel() * w.element_size() for w in product.weights)
         count = max(2, min(24, _ROTATED // size))
         sets = [[w.clone() for w in product.weights] for _ in range(count)]
         cases = []
@@ -256,6 +282,8 @@ def variations(product: Product, m: int, on: Collection[str]) -> dict[str, Launc
         on: features of the architecture.
     """
     p = product.params(m)
+    if product.how is not None:
+        return {name: way.on(on) for name, way in code_variations(p).items()}
     slices = one_order.slices_of(p)
     found = {name: way().on(on) for name, way in one_order.configs(product.stem, p).items()}
     made = {"chosen": next(iter(found.values()))}
@@ -294,13 +322,37 @@ def variations(product: Product, m: int, on: Collection[str]) -> dict[str, Launc
     return {k: way for k, way in made.items() if way.launches[0].shared <= _MOST_SHARED}
 
 
-def time_layers(driver: Driver, rows: Sequence[int]) -> None:
+def code_variations(p: Params) -> dict[str, LaunchConfig]:
+    """Returns the same of a product over codes: other tiles, and of a launch that leaves processors
+    free rings as they are where processors take several of its blocks."""
+    tile, *others = tma_codes.ordered_tiles(p)
+    made = {"chosen": tma_codes.tma_codes(p, tile)}
+    if others:
+        made["second"] = tma_codes.tma_codes(p, others[0])
+    if not tile.sole:
+        return made
+    (crowded,) = (
+        other
+        for other in tma_codes.TILES
+        if (other.groups, other.tokens, other.x_stages, other.split)
+        == (tile.groups, tile.tokens, tile.x_stages, tile.split)
+    )
+    made["several a processor"] = tma_codes.tma_codes(
+        p, replace(crowded, sums_groups=tile.sums_groups)
+    )
+    for stages in (6, 12):
+        ring = replace(tile, code_stages=min(stages, tile.code_stages))
+        made[f"rings of {stages}"] = tma_codes.tma_codes(p, ring)
+    return made
+
+
+def time_layers(driver: Driver, rows: Sequence[int], scheme: str) -> None:
     """Prints microseconds of a layer's products, of 28 layers whose launches overlap.
 
     Nothing runs between the products.
     """
     features = TargetConfig.named(f"cuda:{driver.arch}").features
-    layers = [_layer() for _ in range(_LAYERS)]
+    layers = [_layer(scheme) for _ in range(_LAYERS)]
     made = [(m, [variations(product, m, features) for product in layers[0]]) for m in rows]
     labels = list(dict.fromkeys(label for _, found in made for ways in found for label in ways))
     cases = [
@@ -322,7 +374,7 @@ def time_layers(driver: Driver, rows: Sequence[int]) -> None:
                 continue
             chain = [ways.get(label, ways["chosen"]) for ways in built]
             shown.append((_chained(chain, operands), label))
-        print(f"layer, {m}: " + "; ".join(f"{took:.2f} {label}" for took, label in shown),
+        print(f"layer, {scheme}, {m}: " + "; ".join(f"{took:.2f} {label}" for took, label in shown),
               flush=True)  # fmt: skip
 
 
@@ -335,15 +387,17 @@ def _chained(chain: Sequence[Kernel], operands: Sequence[Sequence[list[Tensor]]]
     return microseconds([call], 15) / len(operands)
 
 
-def _layer() -> list[Product]:
+def _layer(scheme: str) -> list[Product]:
     """Returns the products of a layer of Qwen2.5-1.5B."""
     behind, before = "linear_behind_norm", "linear_before_norm"
-    return [
-        Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind),
-        Product("o", 1536, 1536, residual=True, stem=before),
-        Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind),
-        Product("down", 1536, 8960, residual=True, stem=before),
-    ]
+    made = (
+        Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind, scheme=scheme),
+        Product("o", 1536, 1536, residual=True, stem=before, scheme=scheme),
+        Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind,
+                scheme=scheme),
+        Product("down", 1536, 8960, residual=True, stem=before, scheme=scheme),
+    )  # fmt: skip
+    return list(made)
 
 
 def main() -> int:
@@ -354,18 +408,25 @@ def main() -> int:
     parser.add_argument("--chain", action="store_true", help="time whole layers, overlapping")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--layers", nargs="*", default=["qkv", "o", "gate_up", "down", "head"])
-    parser.add_argument("--kinds", nargs="*", default=["swapped", "bulk"])
+    parser.add_argument("--kinds", nargs="*", default=["swapped", "bulk", "codes"])
+    parser.add_argument("--schemes", nargs="*", default=["none"])
     args = parser.parse_args()
     torch.manual_seed(0)
     driver, wrong = Driver(), 0
     everything = not (args.check or args.time or args.chain)
     if args.check or everything:
-        wrong = sum(check(driver, product, ROWS, args.kinds) for product in products())
+        wrong = sum(
+            check(driver, product, ROWS, args.kinds)
+            for scheme in args.schemes
+            for product in products(scheme)
+        )
         print(f"{wrong} faults", flush=True)
     if args.chain or everything:
-        time_layers(driver, args.rows)
+        for scheme in args.schemes:
+            time_layers(driver, args.rows, scheme)
     if args.time or everything:
-        time_all(driver, args.layers, args.rows, args.kinds)
+        for scheme in args.schemes:
+            time_all(driver, args.layers, args.rows, args.kinds, scheme)
     return int(wrong > 0)
 
 

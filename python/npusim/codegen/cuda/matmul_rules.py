@@ -236,6 +236,12 @@ def _size(dtype: object) -> int:
     return 4 if dtype == _FLOAT32 else 2
 
 
+def is_sole(count: int) -> bool:
+    """Tells whether a launch of so many blocks leaves processors free, and each block is to be the
+    only one of the launch on its processor."""
+    return count <= GPU.one_order.sole_share * PROCESSORS
+
+
 def leaves_norm(p: Params) -> bool:
     """Tells whether a product is `linear_before_norm`, with two results more."""
     return "slots" in p and "norm_eps" not in p

@@ -12,6 +12,7 @@ from npusim.abi.kernels import Params
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
+    is_sole,
     linear_operands,
     on_tensor_cores,
     rotates,
@@ -100,7 +101,7 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
     held = min(blocks(blocks_of(p, groups, slices), PROCESSORS), 3)
     wanted = min(each, blocks(_FIT.in_flight_bytes, held * groups * _GROUP_ROWS * _DEPTH * 2))
     rooms = _FIT.rooms_bytes
-    if _is_sole(blocks_of(p, groups, slices)):
+    if is_sole(blocks_of(p, groups, slices)):
         rooms = (_FIT.sole_room_bytes,)
     candidates = [(room, s) for room in rooms for s in range(_MOST_STAGES, wanted - 1, -1)]
     most = GPU.processors.block_shared_bytes
@@ -110,12 +111,6 @@ def tile_of(p: Params, groups: int, slices: int) -> SwapTile | None:
         if stages <= each and _shared(p, tile, slices) <= room:
             return tile
     return None
-
-
-def _is_sole(count: int) -> bool:
-    """Tells whether a launch of so many blocks leaves processors free, and each block is to be the
-    only one of the launch on its processor."""
-    return count <= _FIT.sole_share * PROCESSORS
 
 
 def _stage_bytes(p: Params, groups: int) -> int:
@@ -170,7 +165,7 @@ def swap_ab(p: Params, tile: SwapTile, slices: int) -> LaunchConfig:
     count = blocks_of(p, tile.groups, slices)
     grid = (1, count // slices, slices)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _DEPTH
-    least = _FIT.sole_bytes if _is_sole(count) else _FIT.alone_bytes
+    least = _FIT.sole_bytes if is_sole(count) else _FIT.alone_bytes
     padded = max(shared, plain, least) if count <= PROCESSORS else None
     launch = Launch(grid, (threads, 1, 1), max(shared, plain), "npusim_kernel", plain, padded)
     config = LaunchConfig((launch,), maps=tuple(maps), defines=defines)

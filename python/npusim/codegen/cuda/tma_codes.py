@@ -7,6 +7,7 @@ runs everywhere, but is made for sm_90a.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import prod
 
 from npusim.abi.kernels import Params
 from npusim.abi.quantization import BYTE_CODES
@@ -15,6 +16,7 @@ from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
     epilogue_operands,
+    is_sole,
     on_tensor_cores,
 )
 from npusim.codegen.cuda.paths import KernelPath
@@ -38,10 +40,17 @@ _SPLITS = (1, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class CodeTile(measured.CodeTile):
-    """A tile as launches have it; `split`: slices of K, for as many blocks of a cluster."""
+    """A tile as launches have it.
+
+    Attributes:
+        split: slices of K, for as many blocks of a cluster.
+        sums_groups: sums of each group of codes are complete before the next one's begin.
+        sole: no processor takes two blocks of the launch, which leaves processors free.
+    """
 
     split: int = 1
     sums_groups: bool = False
+    sole: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +58,7 @@ class CodeTile(measured.CodeTile):
         return (
             f"codes {64 * self.groups}x{self.tokens}/{self.split} "
             f"s{self.x_stages}.{self.code_stages}.{self.per_processor}"
-            f"{' sums' if self.sums_groups else ''}"
+            f"{' sums' if self.sums_groups else ''}{' sole' if self.sole else ''}"
         )
 
     @property
@@ -108,8 +117,7 @@ def fits(p: Params, tile: CodeTile) -> bool:
 
 def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
     """Returns the launches of a product by a tile that fits."""
-    m, n, k = (as_int(p, name) for name in "mnk")
-    parts, segments = 2 if p["gated"] else 1, as_int(p, "segments")
+    m, k, segments = (as_int(p, name) for name in ("m", "k", "segments"))
     padded = blocks(k, 128) * 128
     row_bytes = padded if p["format"] in BYTE_CODES else padded // 2
     maps = [TensorMap(0, m, k, 2 * as_int(p, "ldx"), tile.tokens)]
@@ -138,10 +146,32 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
         "SUMS_GROUPS": int(tile.sums_groups),
         "ARGUMENTS": 1 + segments + epilogue_operands(p),
     }
-    grid = (blocks(m, tile.tokens), blocks(n * parts, _GROUP_ROWS * tile.groups), tile.split)
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _STEP
-    launch = Launch(grid, (threads, 1, 1), max(tile.shared, plain), elsewhere=plain)
+    shared = max(tile.shared, plain)
+    sole = max(shared, GPU.one_order.sole_bytes) if tile.sole else None
+    launch = Launch(
+        _grid(p, tile), (threads, 1, 1), shared, elsewhere=plain, padded_shared=sole
+    )
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
+
+
+def _grid(p: Params, tile: CodeTile) -> tuple[int, int, int]:
+    columns = as_int(p, "n") * (2 if p["gated"] else 1)
+    rows = blocks(as_int(p, "m"), tile.tokens)
+    return rows, blocks(columns, _GROUP_ROWS * tile.groups), tile.split
+
+
+def _alone(p: Params, tile: CodeTile) -> CodeTile:
+    """Returns the tile with the longest ring of codes that helps, where each of its blocks is to be
+    the only one of the launch on its processor; else the tile as it is."""
+    if not is_sole(prod(_grid(p, tile))):
+        return tile
+    steps = blocks(blocks(as_int(p, "k"), _STEP), tile.split)
+    for stages in range(steps, tile.code_stages, -1):
+        longer = replace(tile, code_stages=stages, per_processor=1, sole=True)
+        if longer.shared <= GPU.one_order.sole_room_bytes and fits(p, longer):
+            return longer
+    return replace(tile, per_processor=1, sole=True)
 
 
 def tiles(p: Params, most: int) -> list[CodeTile]:
@@ -167,7 +197,7 @@ def ordered_tiles(p: Params) -> list[CodeTile]:
         return sorted(found, key=lambda tile: microseconds(sized, tile))
 
     usual, tiles = fastest(_USUAL_ROWS), fastest(as_int(p, "m"))
-    return [tile for tile in tiles if tile.split == usual[0].split]
+    return [_alone(p, tile) for tile in tiles if tile.split == usual[0].split]
 
 
 def microseconds(p: Params, tile: CodeTile) -> float:
