@@ -155,3 +155,14 @@ def _check(params: dict[str, Any], kernels: dict[host.Key, host.HostKernel]) -> 
     host.call(kernels[_key(params)], [x, packed, bias, *extra, y])
     error = (y.float() - want).abs().max() / want.abs().max()
     assert error < 2e-3, (params, float(error))
+
+
+@pytest.mark.parametrize(
+    "positions, columns, k, sliced", [(1568, 728, 728, False), (49, 512, 4608, True)]
+)
+def test_slices_are_for_processors_without_tiles(
+    positions: int, columns: int, k: int, sliced: bool
+) -> None:
+    """Each wave of clusters exchanges its sums: tiles that fill the device are not cut."""
+    _, split = convolutions.best_tile(positions, columns, k)
+    assert (split > 1) == sliced

@@ -1,9 +1,9 @@
 """Blocks of images side by side as columns, and columns added up to images (`unfold`, `fold`).
 
 Owns `im2col` and `col2im` as views: Core ATen has them as gathers and additions at computed places.
-With a stride s, a pixel at a + s * y (a < s) is in the blocks' rows a + s * t of the blocks y - t, for
-all t that exist. So an image is a sum over t of columns that lie t blocks apart, along both axes;
-where a block does not exist, zeros around the columns are added.
+With a stride s, a pixel at a + s * y (a < s) is in row a + s * t of block y - t, for all t that
+exist. So an image is a sum over t of columns that lie t blocks apart, along both axes; where a
+block does not exist, zeros around the columns are added.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _im2col(
         images = aten.constant_pad_nd.default(images, sides, 0)
     for axis, size, apart, step in zip((2, 3), kernel_size, dilation, stride, strict=True):
         images = images.unfold(axis, (size - 1) * apart + 1, step)[..., ::apart]
-    n, c, rows, columns, _, _ = images.shape
+    n, _, rows, columns, _, _ = images.shape
     blocks = images.permute(0, 1, 4, 5, 2, 3).reshape(n, -1, rows * columns)
     return blocks if x.dim() == 4 else blocks.squeeze(0)
 
@@ -67,7 +67,9 @@ def _col2im(
         lengths.append(-(-w // s))  # pixels of each remainder a
         sides.append([0, t * s - k, t - 1, lengths[-1] - count])
     padded = aten.constant_pad_nd.default(parts, [*_reversed(sides[1]), *_reversed(sides[0])], 0)
-    padded = padded.reshape(-1, padded.shape[1] * padded.shape[2], padded.shape[3] * padded.shape[4])
+    padded = padded.reshape(
+        -1, padded.shape[1] * padded.shape[2], padded.shape[3] * padded.shape[4]
+    )
     for axis, (t, s, length) in enumerate(zip(terms, stride, lengths, strict=True), 1):
         # From [t, a, y + t'] at t' = terms - 1 - t: neighbours in t are a row of y shorter by one.
         rows = s * (length + t - 1)

@@ -149,9 +149,7 @@ def tma_codes(p: Params, tile: CodeTile) -> LaunchConfig:
     plain = _PLAIN_STAGES * 2 * _PLAIN * 2 * _STEP
     shared = max(tile.shared, plain)
     sole = max(shared, GPU.one_order.sole_bytes) if tile.sole else None
-    launch = Launch(
-        _grid(p, tile), (threads, 1, 1), shared, elsewhere=plain, padded_shared=sole
-    )
+    launch = Launch(_grid(p, tile), (threads, 1, 1), shared, elsewhere=plain, padded_shared=sole)
     return LaunchConfig((launch,), maps=tuple(maps), defines=defines)
 
 
