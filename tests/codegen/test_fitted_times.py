@@ -29,7 +29,7 @@ def test_times_of_products(split: int, m: int, n: int, time: float) -> None:
     [
         (1, 132, False, 10 * 0.686 + 1.49),
         (1, 133, False, 2 * (10 * 0.576 + 1.49)),
-        (2, 132, True, 2 * (10 * 0.576 + 1.49 * 1.56) / 2 + 2.1),
+        (2, 132, True, 2 * (5 * 0.576 + 1.49 * 1.56 / 2 + 2.1)),
     ],
 )
 def test_times_of_convolutions(split: int, tiles: int, residual: bool, time: float) -> None:
