@@ -229,6 +229,15 @@ T __shfl_up_sync(unsigned, T value, unsigned delta) {
   const unsigned lane = threadIdx.x % 32;
   return host::exchange(value, lane >= delta ? lane - delta : lane);
 }
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  const std::array<int, 32> all = host::gather(predicate);
+  unsigned lanes = 0;
+  for (unsigned i = 0; i < 32; ++i) lanes |= static_cast<unsigned>(all[i] != 0) << i;
+  return lanes;
+}
+inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
+}
 inline int atomicCAS(int* at, int expected, int value) {
   const int old = *at;
   if (old == expected) *at = value;
@@ -239,6 +248,18 @@ template <typename T>
 T atomicAdd(T* at, T value) {
   const T old = *at;
   *at = old + value;
+  return old;
+}
+template <typename T>
+T atomicMax(T* at, T value) {
+  const T old = *at;
+  *at = old < value ? value : old;
+  return old;
+}
+template <typename T>
+T atomicMin(T* at, T value) {
+  const T old = *at;
+  *at = value < old ? value : old;
   return old;
 }
 

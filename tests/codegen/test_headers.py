@@ -44,14 +44,15 @@ def _included(text: str, seen: set[str]) -> set[str]:
 def _examples() -> dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]]:
     """Returns a kernel of every stem that has a file and each set of macros, and its variant."""
     found: dict[tuple[str, tuple[str, ...]], tuple[host.Key, str]] = {}
-    single = (*spread(1), *examples("npu.paged_attention"))  # of its dtypes, each has a path
+    ways = examples("npu.paged_attention", "aten.index_add.default")  # each has a path
+    single = (*spread(1), *ways)
     keys = host.keys_of((*models(), *(example.program for example in single)))
     for key in (*keys, *between_ranks()):
         if stem_source(key[0]) is None:
             continue
         for variant in ("", *variants(*key), *_in_one_order(*key)):
             _, config, _ = specialise(*key, variant=variant)
-            path = str(config.defines.get("PATH"))
+            path = str(config.defines.get("PATH", config.defines.get("WAY")))
             if config.launches:
                 found.setdefault((key[0], (path, *config.defines)), (key, variant))
     return found

@@ -1,6 +1,6 @@
 // What index and scatter share: the index tensors' part of an address. Indices out of range are
 // reported, and nothing is read or written for them. Operands are a tensor, the index tensors, and
-// another tensor, then where to report.
+// another tensor, scratch memory where there is some, and last where to report.
 #pragma once
 #include "kernels/device/entry.h"
 
@@ -32,8 +32,8 @@ inline bool resolve(NPUSIM_THREAD Cursor& at, Arguments operands) {
     const int64_t given = static_cast<int64_t>(tensor[at.indices[k]]);
     const int64_t value = given < 0 ? given + params.k_size[k] : given;
     if (value < 0 || value >= params.k_size[k]) {
-      report(static_cast<NPUSIM_GLOBAL Failure*>(operands[2 + kIndices]), kOutOfRange, given,
-             params.k_size[k]);
+      report(static_cast<NPUSIM_GLOBAL Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange,
+             given, params.k_size[k]);
       return false;
     }
     at.indexed += value * params.k_stride[k];

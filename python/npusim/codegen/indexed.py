@@ -20,7 +20,7 @@ def _index(p: Params) -> LaunchConfig:
     if items == 0:
         return LaunchConfig(())
     pack = _pack(p)
-    return _reporting(items // pack, p, PACK=pack, ITEMS=items // pack)
+    return reporting(items // pack, p, PACK=pack, ITEMS=items // pack)
 
 
 def _pack(p: Params) -> int:
@@ -37,17 +37,22 @@ def _pack(p: Params) -> int:
     return pack
 
 
-def _scatter(p: Params) -> LaunchConfig:
+def scatter_walk(p: Params) -> LaunchConfig:
+    """Returns the configuration in which each thread walks what may meet, STEPS items."""
     shape = p["shape"][: p["rank"]]
     if prod(shape) == 0:
         return LaunchConfig(())
-    apart = _apart(p)
+    apart = apart_dims(p)
     items = prod(shape[d] for d in apart)
-    mask = sum(1 << d for d in apart)
-    return _reporting(items, p, APART=mask, ITEMS=items, STEPS=prod(shape) // items)
+    return reporting(items, p, APART=dims_mask(apart), ITEMS=items, STEPS=prod(shape) // items)
 
 
-def _apart(p: Params) -> list[int]:
+def dims_mask(dims: list[int]) -> int:
+    """Returns a mask of dimensions."""
+    return sum(1 << d for d in dims)
+
+
+def apart_dims(p: Params) -> list[int]:
     """Returns the dimensions whose positions keep items apart whatever the indices are.
 
     Positions and index values are the digits of y's address. When no two strings of digits share
@@ -70,9 +75,9 @@ def _distinct(digits: list[tuple[int, int]]) -> bool:
     return True
 
 
-def _reporting(threads: int, p: Params, **defines: int) -> LaunchConfig:
+def reporting(threads: int, p: Params, **defines: int) -> LaunchConfig:
     """Returns a line of threads whose entry takes two tensors, the indices, and where to report."""
     return replace(line(threads, ARGUMENTS=p["n"] + 3, **defines), failure=True)
 
 
-RULES: dict[str, Rule] = {"index": _index, "scatter": _scatter}
+RULES: dict[str, Rule] = {"index": _index, "scatter": scatter_walk}

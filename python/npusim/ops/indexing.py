@@ -388,7 +388,9 @@ _op("index_put.default", _index_put,
     Case(((4, 5), ((4,), "bool"), (5,)), {"indices": 1}, "mask"),
     Case(((4, 5, 3), None, ((5, 3), "bool"), (4, 1)), {"indices": 2, "accumulate": True}, "masks"),
     Case(((4, 5), ((4, 5), "bool"), ()), {"indices": 1}, "everywhere"))  # fmt: skip
-_op("index_add.default", _index_add, Case(((4, 5), _ids((3,), 4), (3, 5)), {"dim": 0}))
+_op("index_add.default", _index_add,
+    Case(((4, 5), _ids((3,), 4), (3, 5)), {"dim": 0}),
+    Case(((70, 3), _ids((90,), 70), (90, 3)), {"dim": 0}, "many"))  # fmt: skip
 _op("index_copy.default", _index_add,
     Case(((4, 5), ((1,), ("int", 0, 4)), (1, 5)), {"dim": 0}))  # fmt: skip
 _op("index_fill.int_Scalar", _index_fill, Case(((4, 5), _ids((2,), 4)), {"dim": 0, "value": 2}))

@@ -20,6 +20,7 @@ from npusim.codegen.cuda import (
     ranks,
     recurrent,
     rows,
+    scatter,
 )
 from npusim.codegen.launch_config import Rule
 
@@ -35,5 +36,6 @@ RULES: Mapping[str, Rule] = {
     **ranks.RULES,
     **recurrent.RULES,
     **rows.RULES,
+    **scatter.RULES,
     **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }

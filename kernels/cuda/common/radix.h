@@ -1,0 +1,151 @@
+// A pass of a stable radix sort of keys with positions by one digit of the keys (Satish, Harris and
+// Garland, "Designing efficient sorting algorithms for manycore GPUs", 2009), in three launches:
+// blocks count the digits of their tiles; a block a digit turns its counts into how many of the
+// digit lie in tiles before; and blocks move their tiles. A thread's place follows from keys alone,
+// so the order is the same in each run. After a pass for each digit, the lowest first, all is
+// sorted, and equal keys are in their old order.
+//
+// NPUSIM_TILE keys a block, NPUSIM_DIGIT_BITS (8 at most) a pass; blocks have 256 threads.
+#pragma once
+#include "kernels/cuda/common/scalar.h"
+
+namespace npusim {
+
+constexpr int kDigitBits = NPUSIM_DIGIT_BITS, kDigits = 1 << kDigitBits;
+constexpr int kTile = NPUSIM_TILE, kSorters = 256, kWarps = kSorters / 32;
+constexpr int kEach = kTile / kSorters;  // keys of a thread
+static_assert(kDigits <= kSorters, "a thread has one digit at most");
+
+template <typename K>
+inline int digit_of(K key, int pass) {
+  return static_cast<int>(key >> (pass * kDigitBits)) & (kDigits - 1);
+}
+
+// Returns what a block's threads before this one give, and all of them.
+struct Sums {
+  uint32_t before, all;
+};
+inline Sums sums_of_block(uint32_t value) {
+  __shared__ uint32_t totals[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t sum = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t left = __shfl_up_sync(0xffffffffU, sum, step);
+    if (lane >= step) sum += left;
+  }
+  __syncthreads();
+  if (lane == 31) totals[warp] = sum;
+  __syncthreads();
+  Sums sums{sum - value, 0};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) sums.before += totals[w];
+    sums.all += totals[w];
+  }
+  return sums;
+}
+
+// Where a sort of `tiles` tiles keeps its counts: [kDigits, tiles], and a digit's total.
+struct DigitCounts {
+  uint32_t* of_tiles;
+  uint32_t* totals;
+  int64_t tiles;
+
+  // Counts the digits of a tile; key(e) is the e-th of this thread, exists(e) whether it is there.
+  template <typename Key, typename Exists>
+  void count(int64_t tile, int pass, Key key, Exists exists) const {
+    __shared__ uint32_t counts[kDigits];
+    const int digit = threadIdx.x;
+    if (digit < kDigits) counts[digit] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (exists(e)) atomicAdd(&counts[digit_of(key(e), pass)], 1U);
+    }
+    __syncthreads();
+    if (digit < kDigits) of_tiles[digit * tiles + tile] = counts[digit];
+  }
+
+  // A block's part: one digit.
+  void scan(int digit) const {
+    uint32_t* mine = of_tiles + digit * tiles;
+    uint32_t before = 0;
+    for (int64_t first = 0; first < tiles; first += kSorters) {
+      const int64_t tile = first + threadIdx.x;
+      const Sums sums = sums_of_block(tile < tiles ? mine[tile] : 0);
+      if (tile < tiles) mine[tile] = before + sums.before;
+      before += sums.all;
+    }
+    if (threadIdx.x == 0) totals[digit] = before;
+  }
+};
+
+// Lanes of the warp that have the same digit, of those with `exists`.
+inline unsigned lanes_with(int digit, bool exists) {
+  unsigned lanes = __ballot_sync(0xffffffffU, exists);
+#pragma unroll
+  for (int bit = 0; bit < kDigitBits; ++bit) {
+    const unsigned set = __ballot_sync(0xffffffffU, digit >> bit & 1);
+    lanes &= digit >> bit & 1 ? set : ~set;
+  }
+  return lanes;
+}
+
+// The e-th key of a thread: a warp has neighbouring keys, 32 of them at a time.
+inline int64_t place_in_tile(int e) {
+  return static_cast<int>(threadIdx.x) / 32 * 32 * kEach + e * 32 + threadIdx.x % 32;
+}
+
+// Moves keys and positions of a tile to where they belong. `positions` null: a key's is where it
+// lies.
+template <typename K>
+inline void move_tile(const DigitCounts& counts, int64_t tile, int64_t size, int pass,
+                      const K* keys, const uint32_t* positions, K* to_keys,
+                      uint32_t* to_positions) {
+  __shared__ uint32_t starts[kWarps][kDigits];  // counts of each warp's digits, then their places
+  for (int i = threadIdx.x; i < kWarps * kDigits; i += kSorters) (&starts[0][0])[i] = 0;
+  __syncthreads();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  K mine[kEach];
+  uint32_t rank[kEach];  // among the warp's of the same digit
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int64_t i = tile * kTile + place_in_tile(e);
+    mine[e] = i < size ? keys[i] : 0;
+  }
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const bool exists = tile * kTile + place_in_tile(e) < size;
+    const int digit = digit_of(mine[e], pass);
+    const unsigned same = lanes_with(digit, exists);
+    const int before = __popc(same & ((1U << lane) - 1));
+    rank[e] = starts[warp][digit] + before;
+    __syncwarp();
+    if (exists && before == 0) starts[warp][digit] += __popc(same);
+    __syncwarp();
+  }
+  __syncthreads();
+  const int digit = threadIdx.x;
+  const uint32_t lower = sums_of_block(digit < kDigits ? counts.totals[digit] : 0).before;
+  if (digit < kDigits) {
+    uint32_t at = lower + counts.of_tiles[digit * counts.tiles + tile];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const uint32_t count = starts[w][digit];
+      starts[w][digit] = at;
+      at += count;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int64_t i = tile * kTile + place_in_tile(e);
+    if (i >= size) continue;
+    const uint32_t to = starts[warp][digit_of(mine[e], pass)] + rank[e];
+    to_keys[to] = mine[e];
+    to_positions[to] = positions == nullptr ? static_cast<uint32_t>(i) : positions[i];
+  }
+}
+
+}  // namespace npusim

@@ -1,0 +1,164 @@
+"""Launch configurations of scatter on CUDA: the walk, atomic operations, or items that are sorted.
+
+All give the bits of row-major order (kernels/cuda/indexing/scatter.cu); the choice is one of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from npusim.abi.kernels import RANK, Params
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
+from npusim.codegen.indexed import apart_dims, dims_mask, reporting, scatter_walk
+from npusim.codegen.launch_config import MAX_GRID, Launch, LaunchConfig, Rule, blocks
+from npusim.ir.types import DTYPES
+
+_WALK, _ATOMIC, _SORTED = range(3)  # NPUSIM_WAY
+_SET, _ADD, _MUL, _MAX, _MIN = range(5)  # mode (abi/kernels.py)
+_ORDER_FREE = (_ADD, _MAX, _MIN)  # of whole words
+_WORDS = (DTYPES["int32"][0], DTYPES["int64"][0])
+_BLOCK = 256
+_DIGIT_BITS = 8  # of a pass, at most: a thread a digit
+_HEADER_WORDS = 64
+_RESIDENT = PROCESSORS * GPU.processors.threads
+
+
+@dataclass(frozen=True)
+class _Times:
+    """What the choice goes by; predicted, not measured.
+
+    Attributes:
+        step_us: of a walk.
+        launch_us: of a launch among others.
+        item_us: to move an item in a pass, on a full device.
+        atomic_steps: of a walk, from which on atomic operations take its place.
+        scratch_bytes: that sorting may ask for, at most.
+        tile, large_tile, large_items: items of a block that sorts, and from how many items on it
+            has the larger tile.
+        span: of sorted items that a thread looks at, at most.
+    """
+
+    step_us: float = 0.6
+    launch_us: float = 3.0
+    item_us: float = 1.5e-5
+    atomic_steps: int = 16
+    scratch_bytes: int = 1 << 30
+    tile: int = 2048
+    large_tile: int = 4096
+    large_items: int = 1 << 22
+    span: int = 16
+
+
+_TIMES = _Times()
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """How items are sorted.
+
+    Attributes:
+        columns: dimensions whose positions share an order.
+        items, keys: how many there are; an item that goes nowhere has key `keys`.
+        key_step: elements of y from one key to the next.
+        passes, digit_bits: of the sort.
+        tile: items of a block.
+    """
+
+    columns: list[int]
+    items: int
+    keys: int
+    key_step: int
+    passes: int
+    digit_bits: int
+    tile: int
+
+    @property
+    def tiles(self) -> int:
+        """Blocks of a pass."""
+        return blocks(self.items, self.tile)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes: counts, and twice a key and an item each."""
+        words = _HEADER_WORDS + (1 + self.tiles) * (1 << self.digit_bits) + 4 * self.items
+        return 4 * words
+
+    @property
+    def us(self) -> float:
+        """Time before anything is added."""
+        launches = 3 * self.passes + 1
+        return launches * _TIMES.launch_us + self.passes * self.items * _TIMES.item_us
+
+
+def _scatter(p: Params) -> LaunchConfig:
+    walk = scatter_walk(p)
+    if not walk.launches:
+        return walk
+    steps = walk.defines["STEPS"]
+    if steps >= _TIMES.atomic_steps and p["mode"] in _ORDER_FREE and p["dtype"] in _WORDS:
+        items = prod(p["shape"][: p["rank"]])
+        return reporting(items, p, WAY=_ATOMIC, ITEMS=items)
+    sort = _sort(p)
+    if sort is not None and sort.us < steps * _TIMES.step_us:
+        return _sorted(p, sort)
+    return replace(walk, defines={**walk.defines, "WAY": _WALK})
+
+
+def _sort(p: Params) -> _Sort | None:
+    """Returns how to sort the items; None where keys or items are too many."""
+    shape = p["shape"][: p["rank"]]
+    n = p["n"]
+    columns = [
+        d for d in apart_dims(p) if not any(p["idx_strides"][k * RANK + d] for k in range(n))
+    ]
+    digits = [(shape[d], p["y_strides"][d]) for d in range(p["rank"]) if d not in columns]
+    digits += list(zip(p["k_size"][:n], p["k_stride"][:n], strict=True))
+    digits = [(size, stride) for size, stride in digits if size > 1 and stride != 0]
+    if any(stride < 0 for _, stride in digits):
+        return None
+    step = gcd(*(stride for _, stride in digits)) or 1
+    keys = sum((size - 1) * stride for size, stride in digits) // step + 1
+    items = prod(shape) // prod(shape[d] for d in columns)
+    if max(keys, items) >= MAX_GRID[0]:
+        return None
+    passes = blocks(keys.bit_length(), _DIGIT_BITS)
+    tile = _TIMES.large_tile if items >= _TIMES.large_items else _TIMES.tile
+    bits = blocks(keys.bit_length(), passes)
+    sort = _Sort(columns, items, keys, step, passes, bits, tile)
+    return sort if sort.scratch <= _TIMES.scratch_bytes else None
+
+
+def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
+    columns = prod(p["shape"][d] for d in sort.columns)
+    span = min(max(sort.items * columns // _RESIDENT, 1), _TIMES.span)
+    folding = blocks(blocks(sort.items, span) * columns, _BLOCK)
+    tiles = sort.tiles
+
+    def launch(grid: int, entry: str) -> Launch:
+        return Launch((grid, 1, 1), (_BLOCK, 1, 1), entry=f"npusim_{entry}")
+
+    launches: list[Launch] = []
+    for number in range(sort.passes):
+        launches.append(launch(tiles, "count" if number else "kernel"))
+        launches.append(launch(1 << sort.digit_bits, "scan"))
+        launches.append(launch(tiles, "move"))
+    launches.append(launch(folding, "fold"))
+    defines = {
+        "BLOCK": _BLOCK,
+        "ARGUMENTS": p["n"] + 4,
+        "WAY": _SORTED,
+        "APART": dims_mask(sort.columns),
+        "ITEMS": sort.items,
+        "KEYS": sort.keys,
+        "KEY_STEP": sort.key_step,
+        "COLUMNS": columns,
+        "PASSES": sort.passes,
+        "DIGIT_BITS": sort.digit_bits,
+        "TILE": sort.tile,
+        "SPAN": span,
+    }
+    return LaunchConfig(tuple(launches), scratch=sort.scratch, failure=True, defines=defines)
+
+
+RULES: dict[str, Rule] = {"scatter": _scatter}
