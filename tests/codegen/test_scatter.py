@@ -76,6 +76,12 @@ def _power_law(high: int, count: int) -> Tensor:
     return (high * torch.rand(count, generator=_RANDOM) ** 6).long()
 
 
+def _shuffled(*counts: int) -> Tensor:
+    """Returns each index so many times, in any order."""
+    ids = torch.repeat_interleave(torch.tensor(counts))
+    return ids[torch.randperm(len(ids), generator=_RANDOM)]
+
+
 def _reduce(how: str) -> Callable[..., Tensor]:
     return lambda y, i, x: y.scatter_reduce(0, i, x, how)
 
@@ -98,6 +104,22 @@ CALLS: dict[str, tuple[Callable[..., Tensor], list[Tensor], int]] = {
     "all equal": (
         _index_add,
         [_values(F16, 4, 3), torch.full((401,), 2), _values(F16, 401, 3)],
+        2,
+    ),
+    # Runs of 64 items, 65, and as many as a block loads at once, twice; and of one item more.
+    "long runs": (
+        _index_add,
+        [_values(F32, 5, 40), _shuffled(64, 65, 256, 257, 129), _values(F32, 771, 40)],
+        2,
+    ),
+    "long runs of wide numbers": (
+        _index_add,
+        [_values(F64, 5, 32), _shuffled(0, 64, 128, 1), _values(F64, 193, 32)],
+        2,
+    ),
+    "a long run among many": (
+        _index_add,
+        [_values(F32, 700), _shuffled(300, *[1] * 600, 257, 256), _values(F32, 1413)],
         2,
     ),
     "a middle dimension": (

@@ -60,13 +60,17 @@ namespace npusim {
 
 constexpr uint32_t kItems = NPUSIM_ITEMS;  // items but for the columns, along which none meet
 constexpr uint32_t kKeys = NPUSIM_KEYS;    // places in y, NPUSIM_KEY_STEP apart
+constexpr uint32_t kLong = NPUSIM_LONG;    // items of a run, above which a block takes it
 constexpr int64_t kColumns = NPUSIM_COLUMNS, kTiles = (kItems + kTile - 1) / kTile;
 
-// Scratch memory: which pass it is, counts, and items by key, before a pass and after it.
+// Scratch memory: which pass it is, how many runs are long, counts of digits, and items by key,
+// before a pass and after it. When all is sorted, what was before holds where long runs begin.
 struct Sorting {
   uint32_t* words;
 
   uint32_t& pass() const { return words[0]; }
+  uint32_t& long_runs() const { return words[1]; }
+  uint32_t* starts() const { return keys(NPUSIM_PASSES + 1); }
   DigitCounts counts() const { return {words + 64 + kDigits, words + 64, kTiles}; }
   uint32_t* keys(int pass) const {
     return words + 64 + kDigits + kDigits * kTiles + pass % 2 * 2 * int64_t{kItems};
@@ -125,17 +129,105 @@ struct Column {
   }
 
   // What sorted item `i` leads to: the last of a run is what is set, the first begins a sum.
-  void visit(uint32_t i) const {
+  // Returns whether a long run begins there, which is left to a block.
+  bool visit(uint32_t i) const {
     const uint32_t key = keys[i];
-    if (key == kKeys) return;
+    if (key == kKeys) return false;
     if constexpr (params.mode == kSet) {
-      if (i + 1 < kItems && keys[i + 1] == key) return;
+      if (i + 1 < kItems && keys[i + 1] == key) return false;
       y[static_cast<int64_t>(key) * NPUSIM_KEY_STEP] = src[offset_in_src(items[i])];
     } else if (i == 0 || keys[i - 1] != key) {
+      if (kItems - i > kLong && keys[i + kLong] == key) return true;
       fold(i, key);
     }
+    return false;
   }
 };
+
+inline Column column_of(int64_t column, Arguments operands) {
+  const Sorting sorting = sorting_of(operands);
+  Cursor across;
+  seek<NPUSIM_APART>(across, column);
+  return {static_cast<const T*>(operands[0]) + across.dense,
+          static_cast<T*>(operands[1 + kIndices]) + across.indexed, sorting.keys(NPUSIM_PASSES),
+          sorting.items(NPUSIM_PASSES)};
+}
+
+// Some columns of a long run, by a block: all its threads load what the first ones, one a column,
+// combine in order, and the next while they do.
+struct LongRun {
+  static constexpr int kWide = kColumns < 32 ? kColumns : 32, kHigh = NPUSIM_BLOCK / kWide;
+  static constexpr int kLoads = sizeof(T) > 4 ? 8 : 16;  // of a thread, for a stage
+  static constexpr int kRows = kHigh * kLoads;
+  struct Stage {
+    T rows[kRows][kWide];
+    int count;  // of rows that there are
+  };
+
+  Column column;  // a thread's loads are all of one
+  uint32_t key;
+  int wide, high;
+  bool exists;  // whether there is this column
+  T loaded[kLoads];
+  bool found[kLoads];
+
+  bool is_of_run(int64_t i) const { return i < kItems && column.keys[i] == key; }
+
+  void load(int64_t first) {
+#pragma unroll
+    for (int e = 0; e < kLoads; ++e) {
+      const int64_t i = first + e * kHigh + high;
+      found[e] = high < kHigh && is_of_run(i);
+      if (found[e] && exists) loaded[e] = column.src[offset_in_src(column.items[i])];
+    }
+  }
+
+  // Keeps what was loaded; the thread of the last row says how many there are.
+  void store(Stage& stage, int64_t first) const {
+#pragma unroll
+    for (int e = 0; e < kLoads; ++e) {
+      const int row = e * kHigh + high;
+      if (found[e] && exists) stage.rows[row][wide] = loaded[e];
+      if (wide != 0) continue;
+      if (row == 0 && !found[e]) stage.count = 0;
+      if (found[e] && (row + 1 == kRows || !is_of_run(first + row + 1))) stage.count = row + 1;
+    }
+  }
+
+  T combined(T value, const Stage& stage, int count) const {
+#pragma unroll 8
+    for (int row = 0; row < count; ++row) value = combine(value, stage.rows[row][wide]);
+    return value;
+  }
+
+  void fold(int64_t start) {
+    __shared__ Stage stages[2];
+    const bool combines = high == 0 && exists;
+    T* const to = column.y + static_cast<int64_t>(key) * NPUSIM_KEY_STEP;
+    T value = *to;
+    load(start);
+    store(stages[0], start);
+    for (int turn = 0;; turn ^= 1) {
+      __syncthreads();
+      const int count = stages[turn].count;
+      start += kRows;
+      if (count == kRows) load(start);
+      if (combines) value = combined(value, stages[turn], count);
+      if (count < kRows) break;
+      store(stages[turn ^ 1], start);
+    }
+    if (combines) *to = value;
+    __syncthreads();
+  }
+};
+
+inline void fold_long(int64_t start, int64_t first_column, Arguments operands) {
+  const int wide = threadIdx.x % LongRun::kWide, high = threadIdx.x / LongRun::kWide;
+  const bool exists = first_column + wide < kColumns;
+  LongRun run{column_of(exists ? first_column + wide : 0, operands), 0, wide, high, exists};
+  run.key = run.column.keys[start];
+  run.fold(start);
+}
 
 }  // namespace npusim
 
@@ -144,7 +236,7 @@ NPUSIM_ENTRY {
   void* const operands[] = {NPUSIM_POINTERS};
   const Sorting sorting = sorting_of(operands);
   const int64_t first = int64_t{blockIdx.x} * kTile;
-  if (blockIdx.x == 0 && threadIdx.x == 0) sorting.pass() = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) sorting.pass() = sorting.long_runs() = 0;
   uint32_t* const to = sorting.keys(0);
   uint32_t keys[kEach];
 #pragma unroll
@@ -194,12 +286,25 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_fold(NPUSIM_SI
   const Sorting sorting = sorting_of(operands);
   const int64_t first = NPUSIM_ITEM / kColumns * NPUSIM_SPAN;
   const int64_t last = first + NPUSIM_SPAN < kItems ? first + NPUSIM_SPAN : kItems;
-  Cursor across;
-  seek<NPUSIM_APART>(across, NPUSIM_ITEM % kColumns);
-  const Column column{static_cast<const T*>(operands[0]) + across.dense,
-                      static_cast<T*>(operands[1 + kIndices]) + across.indexed,
-                      sorting.keys(NPUSIM_PASSES), sorting.items(NPUSIM_PASSES)};
-  for (int64_t i = first; i < last; ++i) column.visit(static_cast<uint32_t>(i));
+  const int64_t number = NPUSIM_ITEM % kColumns;
+  const Column column = column_of(number, operands);
+  for (int64_t i = first; i < last; ++i) {
+    const bool is_long = column.visit(static_cast<uint32_t>(i));
+    if (is_long && number == 0) {
+      sorting.starts()[atomicAdd(&sorting.long_runs(), 1U)] = static_cast<uint32_t>(i);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_fold_long(NPUSIM_SIGNATURE) {
+  using namespace npusim;
+  void* const operands[] = {NPUSIM_POINTERS};
+  const Sorting sorting = sorting_of(operands);
+  constexpr int64_t kParts = (kColumns + LongRun::kWide - 1) / LongRun::kWide;
+  const int64_t units = sorting.long_runs() * kParts;
+  for (int64_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    fold_long(sorting.starts()[unit / kParts], unit % kParts * LongRun::kWide, operands);
+  }
 }
 
 #endif

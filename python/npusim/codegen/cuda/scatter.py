@@ -37,6 +37,9 @@ class _Times:
         tile, large_tile, large_items: items of a block that sorts, and from how many items on it
             has the larger tile.
         span: of sorted items that a thread looks at, at most.
+        few_long, many_long: items of a run, above which a block takes it: where destinations have
+            a block each, and elsewhere, if it is also `times_mean` times the mean.
+        beside: blocks of a processor, of those that take long runs.
     """
 
     step_us: float = 0.6
@@ -48,6 +51,10 @@ class _Times:
     large_tile: int = 4096
     large_items: int = 1 << 22
     span: int = 16
+    few_long: int = 64
+    many_long: int = 256
+    times_mean: int = 4
+    beside: int = 4
 
 
 _TIMES = _Times()
@@ -144,6 +151,13 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
         launches.append(launch(1 << sort.digit_bits, "scan"))
         launches.append(launch(tiles, "move"))
     launches.append(launch(folding, "fold"))
+    at_once = PROCESSORS * _TIMES.beside
+    wide = blocks(columns, 32)
+    long = _TIMES.few_long
+    if sort.keys * wide > at_once:
+        long = max(_TIMES.many_long, _TIMES.times_mean * sort.items // sort.keys)
+    if p["mode"] != _SET and sort.items > long:
+        launches.append(launch(min(sort.items // long * wide, at_once), "fold_long"))
     defines = {
         "BLOCK": _BLOCK,
         "ARGUMENTS": p["n"] + 4,
@@ -157,6 +171,7 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
         "DIGIT_BITS": sort.digit_bits,
         "TILE": sort.tile,
         "SPAN": span,
+        "LONG": long,
     }
     return LaunchConfig(tuple(launches), scratch=sort.scratch, failure=True, defines=defines)
 
