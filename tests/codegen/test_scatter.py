@@ -98,6 +98,11 @@ CALLS: dict[str, tuple[Callable[..., Tensor], list[Tensor], int]] = {
     ),
     "three passes": (
         lambda y, i, x: y.index_add(0, i, x),
+        [torch.zeros(70000), _ids(70000, 4500), _values(F32, 4500)],
+        2,
+    ),
+    "three passes of a block": (
+        lambda y, i, x: y.index_add(0, i, x),
         [torch.zeros(70000), _ids(70000, 2500), _values(F32, 2500)],
         2,
     ),

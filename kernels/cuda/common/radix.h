@@ -3,7 +3,7 @@
 // blocks count the digits of their tiles; a block a digit turns its counts into how many of the
 // digit lie in tiles before; and blocks move their tiles. A thread's place follows from keys alone,
 // so the order is the same in each run. After a pass for each digit, the lowest first, all is
-// sorted, and equal keys are in their old order.
+// sorted, and equal keys are in their old order. A single tile is sorted in one launch.
 //
 // NPUSIM_TILE keys a block, NPUSIM_DIGIT_BITS (8 at most) a pass; blocks have 256 threads.
 #pragma once
@@ -97,54 +97,111 @@ inline int64_t place_in_tile(int e) {
   return static_cast<int>(threadIdx.x) / 32 * 32 * kEach + e * 32 + threadIdx.x % 32;
 }
 
+// Counts of each warp's digits in a tile, then where they go.
+using WarpDigits = uint32_t[kWarps][kDigits];
+
+// Ranks a thread's keys among its warp's of the same digit; exists(e): whether there is an e-th.
+template <typename K, typename Exists>
+inline void rank_in_warps(const K (&keys)[kEach], int pass, Exists exists, WarpDigits& digits,
+                          uint32_t (&ranks)[kEach]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = threadIdx.x; i < kWarps * kDigits; i += kSorters) (&digits[0][0])[i] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int digit = digit_of(keys[e], pass);
+    const unsigned same = lanes_with(digit, exists(e));
+    const int before = __popc(same & ((1U << lane) - 1));
+    ranks[e] = digits[warp][digit] + before;
+    __syncwarp();
+    if (exists(e) && before == 0) digits[warp][digit] += __popc(same);
+    __syncwarp();
+  }
+  __syncthreads();
+}
+
+// Makes counts of a digit places, the first at `at`; returns what follows the last.
+inline uint32_t place_digit(WarpDigits& digits, int digit, uint32_t at) {
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const uint32_t count = digits[w][digit];
+    digits[w][digit] = at;
+    at += count;
+  }
+  return at;
+}
+
 // Moves keys and positions of a tile to where they belong. `positions` null: a key's is where it
 // lies.
 template <typename K>
 inline void move_tile(const DigitCounts& counts, int64_t tile, int64_t size, int pass,
                       const K* keys, const uint32_t* positions, K* to_keys,
                       uint32_t* to_positions) {
-  __shared__ uint32_t starts[kWarps][kDigits];  // counts of each warp's digits, then their places
-  for (int i = threadIdx.x; i < kWarps * kDigits; i += kSorters) (&starts[0][0])[i] = 0;
-  __syncthreads();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ WarpDigits digits;
+  const int64_t first = tile * kTile;
+  const auto exists = [=](int e) { return first + place_in_tile(e) < size; };
   K mine[kEach];
-  uint32_t rank[kEach];  // among the warp's of the same digit
+  uint32_t ranks[kEach];
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    const int64_t i = tile * kTile + place_in_tile(e);
-    mine[e] = i < size ? keys[i] : 0;
-  }
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    const bool exists = tile * kTile + place_in_tile(e) < size;
-    const int digit = digit_of(mine[e], pass);
-    const unsigned same = lanes_with(digit, exists);
-    const int before = __popc(same & ((1U << lane) - 1));
-    rank[e] = starts[warp][digit] + before;
-    __syncwarp();
-    if (exists && before == 0) starts[warp][digit] += __popc(same);
-    __syncwarp();
-  }
-  __syncthreads();
+  for (int e = 0; e < kEach; ++e) mine[e] = exists(e) ? keys[first + place_in_tile(e)] : 0;
+  rank_in_warps(mine, pass, exists, digits, ranks);
   const int digit = threadIdx.x;
   const uint32_t lower = sums_of_block(digit < kDigits ? counts.totals[digit] : 0).before;
   if (digit < kDigits) {
-    uint32_t at = lower + counts.of_tiles[digit * counts.tiles + tile];
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const uint32_t count = starts[w][digit];
-      starts[w][digit] = at;
-      at += count;
-    }
+    place_digit(digits, digit, lower + counts.of_tiles[digit * counts.tiles + tile]);
   }
   __syncthreads();
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
-    const int64_t i = tile * kTile + place_in_tile(e);
-    if (i >= size) continue;
-    const uint32_t to = starts[warp][digit_of(mine[e], pass)] + rank[e];
+    if (!exists(e)) continue;
+    const int64_t i = first + place_in_tile(e);
+    const uint32_t to = digits[threadIdx.x / 32][digit_of(mine[e], pass)] + ranks[e];
     to_keys[to] = mine[e];
     to_positions[to] = positions == nullptr ? static_cast<uint32_t>(i) : positions[i];
+  }
+}
+
+// All passes over keys that are one tile, in a launch of one block. mine[e]: the key of position
+// place_in_tile(e), of those below `size`.
+template <typename K>
+inline void sort_tile(K (&mine)[kEach], int size, int passes, K* to_keys, uint32_t* to_positions) {
+  __shared__ WarpDigits digits;
+  __shared__ K keys[kTile];
+  __shared__ uint32_t positions[kTile];
+  const auto exists = [=](int e) { return place_in_tile(e) < size; };
+  uint32_t at[kEach], ranks[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) at[e] = static_cast<uint32_t>(place_in_tile(e));
+  for (int pass = 0; pass < passes; ++pass) {
+    rank_in_warps(mine, pass, exists, digits, ranks);
+    const int digit = threadIdx.x;
+    uint32_t count = 0;
+    if (digit < kDigits) count = place_digit(digits, digit, 0);
+    const uint32_t lower = sums_of_block(count).before;
+    if (digit < kDigits) {
+      for (int w = 0; w < kWarps; ++w) digits[w][digit] += lower;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (!exists(e)) continue;
+      const uint32_t to = digits[threadIdx.x / 32][digit_of(mine[e], pass)] + ranks[e];
+      keys[to] = mine[e];
+      positions[to] = at[e];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (!exists(e)) continue;
+      mine[e] = keys[place_in_tile(e)];
+      at[e] = positions[place_in_tile(e)];
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    if (!exists(e)) continue;
+    to_keys[place_in_tile(e)] = mine[e];
+    to_positions[place_in_tile(e)] = at[e];
   }
 }
 

@@ -237,19 +237,24 @@ NPUSIM_ENTRY {
   const Sorting sorting = sorting_of(operands);
   const int64_t first = int64_t{blockIdx.x} * kTile;
   if (blockIdx.x == 0 && threadIdx.x == 0) sorting.pass() = sorting.long_runs() = 0;
-  uint32_t* const to = sorting.keys(0);
   uint32_t keys[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     const int64_t item = first + place_in_tile(e);
     keys[e] = item < kItems ? key_of(static_cast<uint32_t>(item), operands) : 0;
-    if (item < kItems) to[item] = keys[e];
+    if (kTiles > 1 && item < kItems) sorting.keys(0)[item] = keys[e];
   }
-  sorting.counts().count(
-      blockIdx.x, 0, [&](int e) { return keys[e]; },
-      [&](int e) { return first + place_in_tile(e) < kItems; });
+  if constexpr (kTiles == 1) {
+    sort_tile(keys, kItems, NPUSIM_PASSES, sorting.keys(NPUSIM_PASSES),
+              sorting.items(NPUSIM_PASSES));
+  } else {
+    sorting.counts().count(
+        blockIdx.x, 0, [&](int e) { return keys[e]; },
+        [&](int e) { return first + place_in_tile(e) < kItems; });
+  }
 }
 
+#if NPUSIM_ITEMS > NPUSIM_TILE
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_count(NPUSIM_SIGNATURE) {
   using namespace npusim;
   void* const operands[] = {NPUSIM_POINTERS};
@@ -279,6 +284,8 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_move(NPUSIM_SI
             pass == 0 ? nullptr : sorting.items(pass), sorting.keys(pass + 1),
             sorting.items(pass + 1));
 }
+
+#endif
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_fold(NPUSIM_SIGNATURE) {
   using namespace npusim;

@@ -35,7 +35,7 @@ class _Times:
         atomic_steps: of a walk, from which on atomic operations take its place.
         scratch_bytes: that sorting may ask for, at most.
         tile, large_tile, large_items: items of a block that sorts, and from how many items on it
-            has the larger tile.
+            has the larger tile, as it has where that is the only one.
         span: of sorted items that a thread looks at, at most.
         few_long, many_long: items of a run, above which a block takes it: where destinations have
             a block each, and elsewhere, if it is also `times_mean` times the mean.
@@ -93,8 +93,8 @@ class _Sort:
 
     @property
     def us(self) -> float:
-        """Time before anything is added."""
-        launches = 3 * self.passes + 1
+        """Time beside that of what is combined; a pass of the only tile takes as long as a launch."""
+        launches = 2 + (3 * self.passes if self.tiles > 1 else 1 + self.passes)
         return launches * _TIMES.launch_us + self.passes * self.items * _TIMES.item_us
 
 
@@ -130,7 +130,8 @@ def _sort(p: Params) -> _Sort | None:
     if max(keys, items) >= MAX_GRID[0]:
         return None
     passes = blocks(keys.bit_length(), _DIGIT_BITS)
-    tile = _TIMES.large_tile if items >= _TIMES.large_items else _TIMES.tile
+    large = items >= _TIMES.large_items or _TIMES.tile < items <= _TIMES.large_tile
+    tile = _TIMES.large_tile if large else _TIMES.tile
     bits = blocks(keys.bit_length(), passes)
     sort = _Sort(columns, items, keys, step, passes, bits, tile)
     return sort if sort.scratch <= _TIMES.scratch_bytes else None
@@ -145,8 +146,8 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
     def launch(grid: int, entry: str) -> Launch:
         return Launch((grid, 1, 1), (_BLOCK, 1, 1), entry=f"npusim_{entry}")
 
-    launches: list[Launch] = []
-    for number in range(sort.passes):
+    launches = [launch(1, "kernel")] if tiles == 1 else []
+    for number in range(sort.passes if tiles > 1 else 0):
         launches.append(launch(tiles, "count" if number else "kernel"))
         launches.append(launch(1 << sort.digit_bits, "scan"))
         launches.append(launch(tiles, "move"))
