@@ -163,33 +163,36 @@ def test_kernels_report_what_only_running_reveals(
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> None:
-    rows, size = 3, 20011
-    x = torch.randn(rows, size, generator=torch.Generator().manual_seed(5))
-    x[1, 17] = x[1, 17017] = 9.0  # the first position wins
-    x[2, 11000] = float("nan")
-    expected = {0: x.sum(1), 2: x.amax(1), 7: x.argmax(1), 12: x.norm(dim=1)}
-    keys = {}
-    for op, want in expected.items():
-        params = {
-            "op": op,
-            "x_dtype": 0,
-            "y_dtype": 4 if op == 7 else 0,
-            "correction": 0.0,
-            "rank": 1,
-            "shape": [rows],
-            "x_strides": [size],
-            "y_strides": [1],
-            "reduced_rank": 1,
-            "reduced": [size],
-            "reduced_strides": [1],
-        }
-        keys[op] = ("reduce", KERNELS["reduce"].pack(params))
-        assert want.shape == (rows,)
+    """Of elements side by side, and of outputs side by side, the last block's not all there."""
+    keys, wanted = {}, {}
+    for rows, dim in ((3, 1), (35, 0)):
+        x = torch.randn(rows, 20011, generator=torch.Generator().manual_seed(5))
+        x[1, 17] = x[1, 17017] = 9.0  # the first position wins
+        x[2, 11000] = float("nan")
+        expected = {0: x.sum(1), 2: x.amax(1), 7: x.argmax(1), 12: x.norm(dim=1)}
+        x = x if dim else x.T.contiguous()
+        for op, want in expected.items():
+            params = {
+                "op": op,
+                "x_dtype": 0,
+                "y_dtype": 4 if op == 7 else 0,
+                "correction": 0.0,
+                "rank": 1,
+                "shape": [rows],
+                "x_strides": [x.stride(1 - dim)],
+                "y_strides": [1],
+                "reduced_rank": 1,
+                "reduced": [20011],
+                "reduced_strides": [x.stride(dim)],
+            }
+            keys[op, dim] = ("reduce", KERNELS["reduce"].pack(params))
+            wanted[op, dim] = (x, want)
     kernels = host.build(list(keys.values()), tmp_path)
-    for op, want in expected.items():
-        assert len(kernels[keys[op]].config.launches) == 2
+    for (op, dim), (x, want) in wanted.items():
+        kernel = kernels[keys[op, dim]]
+        assert len(kernel.config.launches) == 2 and kernel.config.defines["ACROSS"] == 1 - dim
         y = torch.empty_like(want)
-        host.call(kernels[keys[op]], [x, y])
+        host.call(kernel, [x, y])
         assert_close(y, want, 10.0, f"reduction {op}")
 
 

@@ -288,20 +288,30 @@ inline Place place_of(int64_t item) {
   return at;
 }
 
+// What a thread does for an output; the first of its team tells the result.
+struct Share {
+  Task task;
+  int64_t item;
+  bool tells;
+};
+inline Share share_of(const void* x, int64_t block, int64_t begin, int64_t end) {
+  const int thread = threadIdx.x;
+  const int output = NPUSIM_ACROSS ? thread % kOutputs : thread / kParts;
+  const int part = NPUSIM_ACROSS ? thread / kOutputs : thread % kParts;
+  const int64_t item = block * kOutputs + output;
+  const bool valid = item < kCount;
+  const X* own = static_cast<const X*>(x) + place_of(valid ? item : 0).x;
+  return {{own, {part, thread, valid}, begin, end}, item, valid && part == 0};
+}
+
 }  // namespace npusim
 
 #if NPUSIM_SPLIT == 1
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
   using namespace npusim;
-  const int thread = threadIdx.x;
-  const int output = NPUSIM_ACROSS ? thread % kOutputs : thread / kParts;
-  const int part = NPUSIM_ACROSS ? thread / kOutputs : thread % kParts;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kOutputs + output;
-  const bool valid = item < kCount;
-  const Place at = place_of(valid ? item : 0);
-  const Task task{static_cast<const X*>(x) + at.x, {part, thread, valid}, 0, kElements};
-  const auto result = reduce(task);
-  if (valid && part == 0) static_cast<Y*>(y)[at.y] = encode<Y>(result);
+  const Share share = share_of(x, blockIdx.x, 0, kElements);
+  const auto result = reduce(share.task);
+  if (share.tells) static_cast<Y*>(y)[place_of(share.item).y] = encode<Y>(result);
 }
 #else
 // Few outputs of many elements: blocks take NPUSIM_SPLIT spans of each, a second launch folds what
@@ -314,15 +324,14 @@ constexpr int64_t kSliceK = (kElements + NPUSIM_SPLIT * 16 - 1) / (NPUSIM_SPLIT 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
     npusim_kernel(const void* x, void*, void* scratch) {
   using namespace npusim;
-  const int thread = threadIdx.x;
-  const Place at = place_of(blockIdx.x / NPUSIM_SPLIT);
-  const int64_t begin = blockIdx.x % NPUSIM_SPLIT * kSliceK, end = begin + kSliceK;
-  const Task task{static_cast<const X*>(x) + at.x,
-                  {thread, thread, true},
-                  begin,
-                  end < kElements ? end : kElements};
-  const auto state = task.fold(fold_of_op());
-  if (thread == 0) static_cast<Fold::State*>(scratch)[blockIdx.x] = state;
+  const int64_t slice = blockIdx.x % NPUSIM_SPLIT;
+  const int64_t begin = slice * kSliceK, end = begin + kSliceK;
+  const Share share =
+      share_of(x, blockIdx.x / NPUSIM_SPLIT, begin, end < kElements ? end : kElements);
+  const auto state = share.task.fold(fold_of_op());
+  if (share.tells) {
+    static_cast<Fold::State*>(scratch)[share.item * NPUSIM_SPLIT + slice] = state;
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)

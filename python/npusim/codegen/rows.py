@@ -17,6 +17,7 @@ from npusim.targets.measured import Rows
 
 _BLOCK = 256
 _HELD = 32  # numbers of a row that a thread keeps in registers
+_SLICE = 256  # elements, at least, of a slice of neighbouring outputs
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
 _ITEM_BYTES = 12
 _SECTOR_BYTES = 32  # of memory, that are read at once
@@ -34,11 +35,13 @@ class RowRules:
         fit: sizes between which they choose.
         processors: that a grid should fill.
         resident: threads that fill them.
+        splits_across: whether slices of a reduction may be of neighbouring outputs.
     """
 
     fit: Rows
     processors: int
     resident: int
+    splits_across: bool = False
 
     @property
     def rules(self) -> Mapping[str, Rule]:
@@ -135,6 +138,9 @@ class RowRules:
         )  # threads an output, to fill the device
         block = _BLOCK
         if across:
+            split = self._split_across(p, outputs, elements)
+            if split > 1:
+                return _split_reduce(outputs, split, across=LANES)
             block = MAX_THREADS if wanted > _BLOCK // LANES and elements >= _BLOCK else _BLOCK
             parts = min(wanted, block // LANES)
         else:
@@ -151,6 +157,14 @@ class RowRules:
         launch = Launch((blocks(outputs, block // parts), 1, 1), (block, 1, 1))
         defines = {"BLOCK": block, "PARTS": parts, "ACROSS": across, "SPLIT": 1}
         return LaunchConfig((launch,), defines=defines)
+
+    def _split_across(self, p: Params, outputs: int, elements: int) -> int:
+        """Returns how many slices of the elements have blocks of their own, LANES outputs each."""
+        if not self.splits_across or p["op"] in _TWO_PASSES or elements < 8 * _SLICE:
+            return 1
+        return min(
+            blocks(elements, _SLICE), blocks(self.resident // _BLOCK, blocks(outputs, LANES))
+        )
 
     def _scan(self, p: Params) -> LaunchConfig:
         lanes = p["outer"] * p["inner"]
@@ -176,13 +190,15 @@ def _power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _split_reduce(outputs: int, split: int) -> LaunchConfig:
-    """Few outputs of many elements: a block for each of `split` slices, then one an output."""
+def _split_reduce(outputs: int, split: int, across: int = 1) -> LaunchConfig:
+    """Few outputs of many elements: a block for each of `split` slices, of as many neighbouring
+    outputs as `across` says, then one an output."""
     launches = (
-        Launch((outputs * split, 1, 1), (_BLOCK, 1, 1)),
+        Launch((blocks(outputs, across) * split, 1, 1), (_BLOCK, 1, 1)),
         Launch((outputs, 1, 1), (_BLOCK, 1, 1), entry="npusim_combine"),
     )
-    defines = {"BLOCK": _BLOCK, "PARTS": _BLOCK, "ACROSS": 0, "SPLIT": split}
+    parts = _BLOCK // across
+    defines = {"BLOCK": _BLOCK, "PARTS": parts, "ACROSS": int(across > 1), "SPLIT": split}
     return LaunchConfig(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
 
 

@@ -93,7 +93,7 @@ class _Sort:
 
     @property
     def us(self) -> float:
-        """Time beside that of what is combined; a pass of the only tile takes as long as a launch."""
+        """Time beside that of combining; a pass over the only tile takes as long as a launch."""
         launches = 2 + (3 * self.passes if self.tiles > 1 else 1 + self.passes)
         return launches * _TIMES.launch_us + self.passes * self.items * _TIMES.item_us
 
