@@ -1,6 +1,7 @@
 // Inclusive scan along the middle of a dense [outer, size, inner]. NPUSIM_LANES is 1 where a thread
 // scans a lane front to back, or the block's size where a block scans it in pieces: within warps,
-// then over the warps, then over the pieces; the order depends on the parameters alone. Floats
+// then over the warps, then over the pieces; or NPUSIM_PIECES blocks have a piece of a lane each,
+// and begin with what those before come to. The order depends on the parameters alone. Floats
 // accumulate in double. y may be x's memory if the dtypes are equal.
 #include "kernels/cuda/common/scalar_ops.h"
 
@@ -57,14 +58,15 @@ inline void scan_lane(const X* x, Y* y) {
 }
 
 #if NPUSIM_LANES > 1
-inline void scan_together(const X* x, Y* y) {
+// Scans elements [first, last) of a lane behind `before`; returns what they come to with it. `y`
+// null: nothing is stored.
+inline C scan_together(const X* x, Y* y, int64_t first, int64_t last, C before) {
   constexpr int kWarps = NPUSIM_BLOCK / 32;
   __shared__ C totals[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  C before = neutral();
-  for (int64_t first = 0; first < params.size; first += NPUSIM_BLOCK) {
+  for (; first < last; first += NPUSIM_BLOCK) {
     const int64_t i = first + threadIdx.x;
-    C value = i < params.size ? decode<C>(x[i * params.inner]) : neutral();
+    C value = i < last ? decode<C>(x[i * params.inner]) : neutral();
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const C left = __shfl_up_sync(0xffffffffU, value, step);
@@ -74,26 +76,84 @@ inline void scan_together(const X* x, Y* y) {
     __syncthreads();
     C carry = before;
     for (int w = 0; w < kWarps; ++w) {
-      if (w == warp && i < params.size) y[i * params.inner] = encode<Y>(combine(carry, value));
+      if (w == warp && i < last && y != nullptr) {
+        y[i * params.inner] = encode<Y>(combine(carry, value));
+      }
       carry = combine(carry, totals[w]);
     }
     before = carry;
     __syncthreads();
   }
+  return before;
+}
+#endif
+
+// Where a lane begins.
+inline int64_t start_of(int64_t lane) {
+  return lane / params.inner * params.size * params.inner + lane % params.inner;
+}
+
+#if NPUSIM_PIECES > 1
+// A block's piece of a lane.
+struct Piece {
+  int64_t lane, number, first, last;
+};
+inline Piece piece_of_block() {
+  const int64_t number = blockIdx.x % NPUSIM_PIECES, first = number * NPUSIM_PIECE;
+  const int64_t last = first + NPUSIM_PIECE;
+  return {blockIdx.x / NPUSIM_PIECES, number, first, last < params.size ? last : params.size};
+}
+
+// What the pieces of a lane before this one come to.
+inline C total_before(const C* totals, int64_t pieces) {
+  __shared__ C sums[NPUSIM_BLOCK];
+  C sum = neutral();
+  for (int64_t i = threadIdx.x; i < pieces; i += NPUSIM_BLOCK) sum = combine(sum, totals[i]);
+  sums[threadIdx.x] = sum;
+  for (int width = NPUSIM_BLOCK / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (threadIdx.x < width) {
+      sums[threadIdx.x] = combine(sums[threadIdx.x], sums[threadIdx.x + width]);
+    }
+  }
+  __syncthreads();
+  return sums[0];
 }
 #endif
 
 }  // namespace npusim
 
+#if NPUSIM_PIECES == 1
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
   using namespace npusim;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * NPUSIM_BLOCK + threadIdx.x;
   const int64_t lane = thread / NPUSIM_LANES;
   if (lane >= params.outer * params.inner) return;
-  const int64_t at = lane / params.inner * params.size * params.inner + lane % params.inner;
+  const X* from = static_cast<const X*>(x) + start_of(lane);
+  Y* to = static_cast<Y*>(y) + start_of(lane);
 #if NPUSIM_LANES > 1
-  scan_together(static_cast<const X*>(x) + at, static_cast<Y*>(y) + at);
+  scan_together(from, to, 0, params.size, neutral());
 #else
-  scan_lane(static_cast<const X*>(x) + at, static_cast<Y*>(y) + at);
+  scan_lane(from, to);
 #endif
 }
+#else
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(const void* x, void*, void* scratch) {
+  using namespace npusim;
+  const Piece piece = piece_of_block();
+  const X* from = static_cast<const X*>(x) + start_of(piece.lane);
+  const C total = scan_together(from, nullptr, piece.first, piece.last, neutral());
+  if (threadIdx.x == 0) static_cast<C*>(scratch)[blockIdx.x] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_scan(const void* x, void* y, void* scratch) {
+  using namespace npusim;
+  const Piece piece = piece_of_block();
+  const C* totals = static_cast<const C*>(scratch) + piece.lane * NPUSIM_PIECES;
+  const C before = total_before(totals, piece.number);
+  scan_together(static_cast<const X*>(x) + start_of(piece.lane),
+                static_cast<Y*>(y) + start_of(piece.lane), piece.first, piece.last, before);
+}
+#endif

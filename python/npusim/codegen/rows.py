@@ -18,6 +18,8 @@ from npusim.targets.measured import Rows
 _BLOCK = 256
 _HELD = 32  # numbers of a row that a thread keeps in registers
 _SLICE = 256  # elements, at least, of a slice of neighbouring outputs
+_PIECE = 2048  # elements of a scan's lane that a block takes of several
+_TOTAL_BYTES = 8  # of a piece's total
 _SHARED_ITEMS = 2048  # of a sort in shared memory: 12 bytes each, of 32 KiB
 _ITEM_BYTES = 12
 _SECTOR_BYTES = 32  # of memory, that are read at once
@@ -35,13 +37,13 @@ class RowRules:
         fit: sizes between which they choose.
         processors: that a grid should fill.
         resident: threads that fill them.
-        splits_across: whether slices of a reduction may be of neighbouring outputs.
+        shares_lanes: blocks may share a scan's lane, or neighbouring outputs of a reduction.
     """
 
     fit: Rows
     processors: int
     resident: int
-    splits_across: bool = False
+    shares_lanes: bool = False
 
     @property
     def rules(self) -> Mapping[str, Rule]:
@@ -160,7 +162,7 @@ class RowRules:
 
     def _split_across(self, p: Params, outputs: int, elements: int) -> int:
         """Returns how many slices of the elements have blocks of their own, LANES outputs each."""
-        if not self.splits_across or p["op"] in _TWO_PASSES or elements < 8 * _SLICE:
+        if not self.shares_lanes or p["op"] in _TWO_PASSES or elements < 8 * _SLICE:
             return 1
         return min(
             blocks(elements, _SLICE), blocks(self.resident // _BLOCK, blocks(outputs, LANES))
@@ -172,9 +174,11 @@ class RowRules:
             return LaunchConfig(())
         few = p["inner"] == 1 or lanes < self.fit.scan_lanes
         together = p["size"] > self.fit.scan_elements and few
+        if together and self.shares_lanes and p["size"] >= 4 * _PIECE and lanes < self.processors:
+            return _split_scan(lanes, blocks(p["size"], _PIECE))
         threads = _BLOCK if together else 1
         launch = Launch((blocks(lanes * threads, _BLOCK), 1, 1), (_BLOCK, 1, 1))
-        return LaunchConfig((launch,), defines={"BLOCK": _BLOCK, "LANES": threads})
+        return LaunchConfig((launch,), defines={"BLOCK": _BLOCK, "LANES": threads, "PIECES": 1})
 
 
 def _pack(size: int, strides: tuple[int, ...], bytes_each: int) -> int:
@@ -200,6 +204,16 @@ def _split_reduce(outputs: int, split: int, across: int = 1) -> LaunchConfig:
     parts = _BLOCK // across
     defines = {"BLOCK": _BLOCK, "PARTS": parts, "ACROSS": int(across > 1), "SPLIT": split}
     return LaunchConfig(launches, scratch=outputs * split * _STATE_BYTES, defines=defines)
+
+
+def _split_scan(lanes: int, pieces: int) -> LaunchConfig:
+    """Few long lanes: a block for each piece tells its total, then each scans behind others."""
+    launches = tuple(
+        Launch((lanes * pieces, 1, 1), (_BLOCK, 1, 1), entry=entry)
+        for entry in ("npusim_kernel", "npusim_scan")
+    )
+    defines = {"BLOCK": _BLOCK, "LANES": _BLOCK, "PIECES": pieces, "PIECE": _PIECE}
+    return LaunchConfig(launches, scratch=lanes * pieces * _TOTAL_BYTES, defines=defines)
 
 
 def _innermost(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

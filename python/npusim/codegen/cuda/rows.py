@@ -10,7 +10,7 @@ from npusim.codegen.rows import RowRules
 
 _SAMPLE_RANKS = 8  # blocks of a cluster, which every device with clusters takes
 _SAMPLE_EXCHANGE = 256 * 8 + 256  # some candidates, and a few sums
-_ROWS = RowRules(GPU.rows, PROCESSORS, PROCESSORS * GPU.processors.threads, splits_across=True)
+_ROWS = RowRules(GPU.rows, PROCESSORS, PROCESSORS * GPU.processors.threads, shares_lanes=True)
 
 
 def _sample(p: Params) -> LaunchConfig:

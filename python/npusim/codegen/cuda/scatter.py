@@ -11,7 +11,7 @@ from math import gcd, prod
 from npusim.abi.kernels import RANK, Params
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.indexed import apart_dims, dims_mask, reporting, scatter_walk
-from npusim.codegen.launch_config import MAX_GRID, Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.launch_config import LANES, MAX_GRID, Launch, LaunchConfig, Rule, blocks
 from npusim.ir.types import DTYPES
 
 _WALK, _ATOMIC, _SORTED = range(3)  # NPUSIM_WAY
@@ -34,12 +34,13 @@ class _Times:
         item_us: to move an item in a pass, on a full device.
         atomic_steps: of a walk, from which on atomic operations take its place.
         scratch_bytes: that sorting may ask for, at most.
-        tile, large_tile, large_items: items of a block that sorts, and from how many items on it
-            has the larger tile, as it has where that is the only one.
+        tile: items of a block that sorts, or twice as many where they are all.
         span: of sorted items that a thread looks at, at most.
-        few_long, many_long: items of a run, above which a block takes it: where destinations have
-            a block each, and elsewhere, if it is also `times_mean` times the mean.
-        beside: blocks of a processor, of those that take long runs.
+        thread_us: for an item of a run that a thread takes.
+        block_us, block_item_us: for a run that a block takes, and for each of its items.
+        beside: blocks of a processor, of those that take runs.
+        few_long: items of a run, above which a block takes it where that is faster for all runs.
+        many_long, times_mean: the same elsewhere; and the run is of so many times the mean.
     """
 
     step_us: float = 0.6
@@ -48,13 +49,14 @@ class _Times:
     atomic_steps: int = 16
     scratch_bytes: int = 1 << 30
     tile: int = 2048
-    large_tile: int = 4096
-    large_items: int = 1 << 22
     span: int = 16
+    thread_us: float = 0.075
+    block_us: float = 3.0
+    block_item_us: float = 0.01
+    beside: int = 4
     few_long: int = 64
     many_long: int = 256
     times_mean: int = 4
-    beside: int = 4
 
 
 _TIMES = _Times()
@@ -130,11 +132,21 @@ def _sort(p: Params) -> _Sort | None:
     if max(keys, items) >= MAX_GRID[0]:
         return None
     passes = blocks(keys.bit_length(), _DIGIT_BITS)
-    large = items >= _TIMES.large_items or _TIMES.tile < items <= _TIMES.large_tile
-    tile = _TIMES.large_tile if large else _TIMES.tile
+    tile = _TIMES.tile * (2 if _TIMES.tile < items <= 2 * _TIMES.tile else 1)
     bits = blocks(keys.bit_length(), passes)
     sort = _Sort(columns, items, keys, step, passes, bits, tile)
     return sort if sort.scratch <= _TIMES.scratch_bytes else None
+
+
+def _long(sort: _Sort, columns: int) -> int:
+    """Returns the items of a run, above which a block takes it and not a thread a column."""
+    mean = sort.items / sort.keys
+    rounds = blocks(sort.keys * blocks(columns, LANES), PROCESSORS * _TIMES.beside)
+    by_blocks = rounds * (_TIMES.block_us + mean * _TIMES.block_item_us)
+    by_threads = max(1.0, sort.keys * columns / _RESIDENT) * mean * _TIMES.thread_us
+    if by_blocks < by_threads:
+        return _TIMES.few_long
+    return max(_TIMES.many_long, int(_TIMES.times_mean * mean))
 
 
 def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
@@ -152,13 +164,10 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
         launches.append(launch(1 << sort.digit_bits, "scan"))
         launches.append(launch(tiles, "move"))
     launches.append(launch(folding, "fold"))
-    at_once = PROCESSORS * _TIMES.beside
-    wide = blocks(columns, 32)
-    long = _TIMES.few_long
-    if sort.keys * wide > at_once:
-        long = max(_TIMES.many_long, _TIMES.times_mean * sort.items // sort.keys)
+    long, wide = _long(sort, columns), blocks(columns, LANES)
     if p["mode"] != _SET and sort.items > long:
-        launches.append(launch(min(sort.items // long * wide, at_once), "fold_long"))
+        grid = min(sort.items // long * wide, PROCESSORS * _TIMES.beside)
+        launches.append(launch(grid, "fold_long"))
     defines = {
         "BLOCK": _BLOCK,
         "ARGUMENTS": p["n"] + 4,
