@@ -244,6 +244,38 @@ def _bytes(t: Tensor) -> bytes:
     return bytes(t.contiguous().view(torch.uint8).numpy().tobytes())
 
 
+def _rule(items: int, rows: int, stride: int = 1, mode: int = 1) -> dict[str, int]:
+    """Returns what is chosen for items [items, 1] that go to `rows` places `stride` apart."""
+    given = {
+        "mode": mode, "dtype": 0, "idx_dtype": 4, "n": 1, "rank": 1, "shape": (items,),
+        "src_strides": (1,), "y_strides": (0,), "idx_strides": (1,), "k_size": (rows,),
+        "k_stride": (stride,),
+    }  # fmt: skip
+    fields = KERNELS["scatter"].fields
+    params = {
+        name: tuple(value) + (0,) * (count - len(value)) if isinstance(value, tuple) else value
+        for name, _, count in fields
+        for value in [given[name]]
+    }
+    return dict(RULES["scatter"](params).defines)
+
+
+def test_what_sorting_would_ask_too_much_for_is_walked() -> None:
+    """Scratch memory, keys of 32 bits; and strides that go back, and few steps."""
+    assert _rule(10**6, 10**4)["WAY"] == SORTED
+    assert _rule(10**8, 10**4)["WAY"] == WALK
+    assert _rule(10**6, 2**32)["WAY"] == WALK
+    assert _rule(10**6, 2**32, stride=0)["WAY"] == SORTED, "one place"
+    assert _rule(10**6, 10**4, stride=-1)["WAY"] == WALK
+    assert _rule(10, 10**4)["WAY"] == WALK
+
+
+def test_blocks_take_runs_where_threads_would_be_few() -> None:
+    """Runs of the mean length, 10,000 items, are long where there are 100; 10 of 100,000 are not."""
+    assert _rule(10**6, 100)["LONG"] < 10**4
+    assert _rule(10**6, 10**5)["LONG"] > 10
+
+
 def test_kernels_compile_without_spilling(
     programs: dict[str, CompiledProgram], compiler: nvrtc.Nvrtc
 ) -> None:
