@@ -3,12 +3,12 @@
     PYTHONPATH=python:. python -m benchmarks.device_profiles FOLDER [--device cuda] [--jobs 16]
 
 writes `<class><i>.json` of seeded shapes of each class of layer (products, batches of products,
-both of few rows, products that caches hold, convolutions, windows of 3 by 3, attention, rows,
-elementwise, pools, norms over groups), `PART` of them in one program, and `<model>.json` of whole
-models, each as `npusim profile --json` prints it; with `--what unseen`, models that no fit has
-seen. With `--what decoders` there are two-layer decoders of seeded sizes, `decoder<i>_prefill` and
-`decoder<i>_decode`, those of `profiled_models.py`, and one of Qwen2.5-1.5B's sizes, `prefill` and
-`decode` behind `CONTEXT` tokens.
+both of few rows, products that caches hold, convolutions, windows of 3 by 3, the same behind a
+layer, attention, rows, elementwise, pools, norms over groups), `PART` of them in one program, and
+`<model>.json` of whole models, each as `npusim profile --json` prints it; with `--what unseen`,
+models that no fit has seen. With `--what decoders` there are two-layer decoders of seeded sizes,
+`decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
+Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
 
 Programs are compiled in `--jobs` processes and measured here, one after the other, in the order in
 which they are ready. Weights are seeded and small; no time depends on them. On a machine that
@@ -190,6 +190,17 @@ def windows(draw: random.Random, largest: float) -> Layer:
             return nn.Conv2d(channels, out, 3, padding=1), (1, channels, size, size)
 
 
+def stages(draw: random.Random, largest: float) -> Layer:
+    """The same behind another layer, of as many channels as later stages of networks have."""
+    while True:
+        channels, out = (_size(draw, 64, 512, 32) for _ in range(2))
+        size = draw.choice((8, 14, 16, 20, 28, 32, 40, 56))
+        if 18.0 * size**2 * channels * out <= largest:
+            before = nn.Conv2d(channels, channels, 1, groups=channels)
+            after = nn.Conv2d(channels, out, 3, padding=1)
+            return nn.Sequential(before, after), (1, channels, size, size)
+
+
 def attention(draw: random.Random, largest: float) -> Layer:
     """Attention of a whole text to itself."""
     while True:
@@ -249,6 +260,7 @@ CLASSES = {
     "resident": resident,
     "convolutions": convolutions,
     "windows": windows,
+    "stages": stages,
     "attention": attention,
     "rows": rows,
     "elementwise": elementwise,

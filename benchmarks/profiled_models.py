@@ -112,6 +112,41 @@ class Recurrent(nn.Module):
         return out
 
 
+class Mixer(nn.Module):
+    """A block of an MLP-Mixer (Tolstikhin et al., arXiv:2105.01601): patches, then channels."""
+
+    def __init__(self, patches: int, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.across, self.along = _mlp(patches, width // 2), _mlp(width, 4 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps [batch, patches, width]."""
+        x = x + self.across(self.norms[0](x).mT).mT
+        out: Tensor = x + self.along(self.norms[1](x))
+        return out
+
+
+def _mlp(width: int, between: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, between), nn.GELU(), nn.Linear(between, width))
+
+
+def mixer(width: int = 512, patch: int = 16, size: int = 224) -> Made:
+    """Returns an MLP-Mixer, S/16 unless told otherwise, up to its last block, with an image."""
+    patches = (size // patch) ** 2
+    stem = nn.Sequential(nn.Conv2d(3, width, patch, patch), nn.Flatten(2), Swapped())
+    blocks = (Mixer(patches, width) for _ in range(8))
+    return nn.Sequential(stem, *blocks), (torch.zeros(1, 3, size, size),)
+
+
+class Swapped(nn.Module):
+    """The last two dimensions, one for the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [..., m, n] to [..., n, m]."""
+        return x.mT
+
+
 def others() -> dict[str, Made]:
     """Returns models that no test has, with their inputs."""
     tokens = torch.zeros(1, 64, dtype=torch.int64)
@@ -155,14 +190,23 @@ def _of_transformers(name: str) -> Made:
     return build(name)
 
 
+def _of_architectures(name: str) -> Made:
+    from benchmarks.architectures import build
+
+    return build(name, 1)
+
+
 def unseen() -> dict[str, Unseen]:
-    """Returns them by name."""
+    """Returns them by name: those of the first comparison, and of the second."""
 
     def of_tests(name: str, precision: str = "float32") -> Unseen:
         return Unseen(partial(_of_tests, name), precision)
 
     def of_transformers(name: str) -> Unseen:
         return Unseen(partial(_of_transformers, name))
+
+    def of_architectures(name: str) -> Unseen:
+        return Unseen(partial(_of_architectures, name))
 
     return {
         "efficientnet_b0": of_tests("efficientnet_b0"),
@@ -179,4 +223,20 @@ def unseen() -> dict[str, Unseen]:
         "bert_base_bfloat16": of_tests("bert_base", "bfloat16"),
         "resnet50_int8": of_tests("resnet50", "int8"),
         "mobilenet_v2_int8": of_tests("mobilenet_v2", "int8"),
+        "detector": of_architectures("detector"),
+        "unet_256": of_architectures("unet"),
+        "vgg16": of_tests("vgg16"),
+        "mixer": Unseen(mixer),
+        "super_resolution": of_architectures("super_resolution"),
+        "autoencoder": of_architectures("autoencoder"),
+        "speech_lstm": of_architectures("lstm"),
+        "rt_detr": of_transformers("rt_detr"),
+        "gpt2": of_transformers("gpt2"),
+        "hifigan": of_transformers("hifigan"),
+        "diffusion_unet": of_architectures("diffusion_unet"),
+        "regnet_y": of_architectures("regnet_y"),
+        "poolformer": of_transformers("poolformer"),
+        "dpt": of_transformers("dpt"),
+        "mobilevit": of_transformers("mobilevit"),
+        "bart": of_transformers("bart"),
     }

@@ -41,6 +41,18 @@ def test_wrong_convolutions_are_refused(cli: Cli, sizes: str) -> None:
     cli("simulate", "--target", "gemmini-8", f"--conv={sizes}").refused("--conv")
 
 
+def test_a_device_of_a_roofline_says_the_seconds_of_a_product(cli: Cli) -> None:
+    one = cli("simulate", "--target=cpu", "--product=1024,4096,1048576", "--json").json
+    assert one["cycles"] is None and one["dtype"] == "float32" and one["kernels"] == ["gemm"]
+    assert one["seconds"] == pytest.approx(sum(one["stalls"].values()))
+    assert one["seconds"] > 2 * 1024 * 4096 * 2**20 / 0.23e12  # at its peak
+    faster = ("--set", "roofline.memory.dram.giga_bytes_per_second=400", "--json")
+    few = ("simulate", "--target=cpu", "--product=1,4096,4096", "--dtype=bfloat16")
+    assert cli(*few, *faster).json["seconds"] < cli(*few, "--json").json["seconds"]
+    shown = cli("simulate", "--target=ane-m1", "--conv=64,56,56,64,3,3,1,1").out
+    assert "float16 on ane-m1" in shown and "operations)^p" in shown
+
+
 @pytest.fixture
 def program(cli: Cli, mlp: Compiled, tmp_path: Path) -> Path:
     file = tmp_path / "edge.npubin"
@@ -79,10 +91,11 @@ def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> 
     cli("simulate", program, "--dtype", "int8").refused("--dtype")
     cli("simulate", program, "--target", "h200").refused("says nothing of 'h200'")
     cli("simulate", program, "--set", "dram.gb_per_s=0").refused("dram.gb_per_s")
-    cli("simulate", program, "--set", "dram.gb_per_s=1e-300").refused(
-        "Setting 'dram.gb_per_s=1e-300': 'dram.gb_per_s': ", "1/16 is the least"
+    cli("simulate", program, "--set", "dram.gb_per_s=1e-8").refused(
+        "Setting 'dram.gb_per_s=1e-8': 'dram.gb_per_s': ", "1/16 is the least"
     )
-    cli("simulate", program, "--set", "calibration.dram_eff=1e-9").refused("at least 1/16 byte")
+    cli("simulate", program, "--set", "clock.core_mhz=1e-300").refused("at least 1e-06")
+    cli("simulate", program, "--set", "calibration.dram_eff=1e-5").refused("at least 1/16 byte")
     cli("simulate", program, "--target=cpu", "--mode=loose").refused("'cpu' has no mode 'loose'")
     cli("simulate", program, "--method", "x").refused("no method 'x'")
     cli("simulate", program, "--context", "1").refused("no language model")
@@ -90,7 +103,10 @@ def test_wrong_questions_are_refused(cli: Cli, program: Path, mlp: Compiled) -> 
 
 
 def test_wrong_machines_are_refused(cli: Cli) -> None:
-    cli("simulate", "--target", "cpu", "--product", "1,1,1").refused("describes no machine")
+    cli("simulate", "--target", "null", "--product", "1,1,1").refused("describes no machine")
+    cli("simulate", "--target=cpu", "--product=1,1,1", "--dtype=int8").refused("float32, float16")
+    cli("simulate", "--target=cpu", "--product=0,1,1").refused("--product")
+    cli("simulate", "--target=h200", "--conv=3,2,2,8,3,3").refused("--conv")
     cli("simulate", "--target", "gemmini-8", "--product", "1,1,1", "--dtype", "float32").refused(
         "does not multiply float32"
     )

@@ -15,6 +15,7 @@ from npusim.abi.scalar import OPCODES
 from npusim.abi.scalar_cost import MULTIPLY_ADDS
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
+from npusim.profile.reuse import Reuse
 from npusim.simulate.calibrate import calibrate, held_out
 from npusim.simulate.forms import form_of
 from npusim.simulate.roofline import _PRODUCTS, Work, command_time, run_time, work_of
@@ -107,6 +108,56 @@ def test_a_run_on_some_of_the_cores_takes_their_part_of_the_peaks() -> None:
     apart = replace(LINEAR, core_share=0.5)
     one = command_time(work, "linear", replace(DEVICE, cores=4, threads=1, classes=(apart, OTHER)))
     assert one.memory == pytest.approx(2 * command_time(work, "linear", DEVICE).memory, rel=1e-12)
+
+
+def winograd(size: int, channels: int, columns: int, act: int = 0) -> Params:
+    """Returns the parameters of tiles of 4 by 4 that are not 0."""
+    sizes = dict.fromkeys(("in_size", "out_size"), (1, size, size))
+    counts = {"batch": 1, "in_channels": channels, "out_channels": columns, "tile": 4}
+    return {**sizes, **counts, "kernel": (1, 3, 3), "act": act}
+
+
+def test_winograds_tiles_are_products_whose_blocks_read_the_kernels_each() -> None:
+    params, stem = winograd(56, 64, 128), "conv_winograd"
+    kind = replace(LINEAR, stems=(stem,), grid="points", tile_rows=1, tile_columns=16)
+    kind = replace(kind, item_rows=6, item_columns=64, pack_ns=0.5, gather_ns=0.25)
+    device = replace(DEVICE, classes=(kind, OTHER))
+    image, kernels, result = 4 * 56**2 * 64, 4 * 36 * 64 * 128, 4 * 56**2 * 128
+    found = Reuse(((image, 1 << 20), (kernels, 1 << 30), (0, 1), (result, 1 << 21)), 0)
+    work = work_of(stem, params, *cost(stem, params), found)
+    assert (work.groups, work.rows, work.columns, work.depth) == (36, 14**2, 128, 64)
+    assert work.operations == 2 * 36 * 196 * 128 * 64
+    blocks = (33, 33, 33, 33, 32, 32)
+    moved, before = work.moves(kind, 2)
+    reach = kernels + 2 * 4 * 33 * 36 * (64 + 64)
+    assert moved == ((kernels, 1 << 30), (5 * kernels, reach))
+    assert before == ((image, 1 << 20), (0, 1), (result, 1 << 21))
+    time = command_time(work, stem, device)
+    parts = {part.what: part.seconds for part in time.parts}
+    assert parts["items"] == pytest.approx(2.5e-7 * 36 * 2 * sum(-(-b // 6) for b in blocks))
+    assert parts["packed elements"] == pytest.approx(5e-10 * 36 * 196 * (64 + 128))
+    assert parts["gathered bytes"] == pytest.approx(2.5e-10 * result)  # the image is in the cache
+    assert time.compute == pytest.approx(work.operations / 0.5e12)
+    assert time.memory == pytest.approx((kernels / 10e9 + 5 * kernels / 10e9) / 0.8)
+    unknown = work_of(stem, params, *cost(stem, params))
+    assert sum(n for n, _ in sum(unknown.moves(kind, 2), ())) == unknown.nbytes + 5 * kernels
+    other, none = unknown.moves(LINEAR, 2)
+    assert other == ((unknown.nbytes, unknown.nbytes),) and none == ()
+
+
+def test_activations_of_products_take_their_multiply_adds() -> None:
+    kind = replace(LINEAR, finish_share=0.5)
+    device = replace(DEVICE, classes=(kind, OTHER))
+    for name, each in (("copy", 0), ("relu", 0), ("silu", 17), ("gelu", 22)):
+        params = {**linear(20, 100, 50), "act": OPCODES[name][0]}
+        work = work_of("linear", params, *cost("linear", params))
+        without = command_time(work, "linear", DEVICE)
+        more = command_time(work, "linear", device).start - without.start
+        assert more == pytest.approx(each * 20 * 100 / (0.1e12 * 0.5), abs=1e-18)
+    params = winograd(54, 16, 32, OPCODES["gelu"][0])
+    assert (
+        work_of("conv_winograd", params, *cost("conv_winograd", params)).finish == 22 * 54**2 * 32
+    )
 
 
 def test_a_run_wakes_cores_if_they_share_a_command() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.simulate.shares import busiest, row_blocks, tasks_of
+from npusim.simulate.shares import busiest, row_blocks, tasks_of, tile_blocks, transformed
 from npusim.targets.roofline import GRIDS
 
-# What tests/cpp/test_gemm.cpp and test_matmul.cpp hold the kernels to.
+# What tests/cpp/test_gemm.cpp, test_matmul.cpp and test_conv_winograd.cpp hold the kernels to.
 PANELS = {
     (1, 64, 88, 352): 2, (1, 2, 160, 384): 2, (1, 100, 72, 840): 2, (1, 256, 72, 168): 6,
     (1, 64, 296, 480): 6, (1, 1024, 64, 4584): 9, (1, 32, 5512, 1160): 44, (1, 16, 16, 3136): 2,
@@ -18,8 +18,14 @@ BLOCKS = {
     (1, 1, 552, 3304): 6, (12, 11, 592, 112): 36, (1, 65, 32, 32): 1, (4, 478, 520, 32): 36,
     (1, 5, 16, 16): 1, (16, 205, 832, 32): 128,
 }  # fmt: skip
+POINTS = {
+    (36, 196, 64, 64): 6, (36, 49, 128, 128): 4, (16, 49, 256, 256): 4, (16, 49, 512, 512): 3,
+    (36, 16, 128, 256): 2, (36, 784, 32, 176): 40, (16, 49, 112, 48): 2, (36, 49, 304, 48): 4,
+    (36, 256, 64, 192): 14, (16, 16, 16, 16): 1,
+}  # fmt: skip
 CASES = [("panels", *case) for case in PANELS.items()]
 CASES += [("blocks", *case) for case in BLOCKS.items()]
+CASES += [("points", *case) for case in POINTS.items()]
 
 
 @pytest.mark.parametrize(("grid", "sizes", "tasks"), CASES)
@@ -27,7 +33,7 @@ def test_tasks_are_the_kernels(grid: str, sizes: tuple[int, int, int, int], task
     found = tasks_of(grid, *sizes)
     assert len(found) == tasks and min(found) > 0
     groups, rows, columns, _ = sizes
-    covered = rows * -(-columns // 16) if grid == "panels" else groups * rows * columns
+    covered = groups * rows * columns if grid == "blocks" else rows * -(-columns // 16)
     assert sum(found) == covered
 
 
@@ -50,6 +56,16 @@ def test_small_products_are_one_task_and_larger_ones_are_shared() -> None:
     assert busiest("panels", (1, 100, 72, 840), 2) == 0.6  # three panels and two
     # Panels by 4, 4, 4 and by 4, 3, 3: a share of neighbours each, and nothing left to claim.
     assert busiest("panels", (1, 100, 344, 1813), 2) == 12 / 22
+
+
+def test_blocks_of_tiles_stay_in_a_second_cache() -> None:
+    # 36 points of 64 channels and as many sums in 176 Ki floats: 39 tiles.
+    assert tile_blocks(36, 196, 64) == [33, 33, 33, 33, 32, 32]
+    assert tile_blocks(36, 20, 2000) == [10, 10]  # at least 16 at a time, in even parts
+    # Two tasks of a block transform its 16 tiles each, and what comes out once.
+    assert transformed(36, 16, 128, 256) == 36 * 16 * (2 * 256 + 128)
+    assert transformed(36, 196, 64, 64) == 36 * 196 * (64 + 64)
+    assert transformed(16, 16, 16, 16) == 16 * 16 * (16 + 16)  # all by one core
 
 
 def test_blocks_of_rows_go_through_a_second_factor_each() -> None:

@@ -257,6 +257,8 @@ def test_a_setting_changes_one_number() -> None:
         ("sram[1].kib=1", r"unknown key 'sram\[1\]'. Known there: l1"),
         ("sram=1", "'sram' is 1, not a list"),
         ("clock.core_mhz=0", "'clock.core_mhz' is 0, not a number above 0"),
+        ("clock.core_mhz=1e-300", "is 1e-300, not a number above 0, at least 1e-06\\.$"),
+        ("dram.efficiency=1e-9", "is 1e-09, not a number above 0, at least 1e-06\\.$"),
         ("acc.kib=0.1", "'acc.kib': 102 bytes hold no row"),
         ("like=cpu", "unknown key 'like'"),
         ("hardware=1", "unknown key 'hardware'"),

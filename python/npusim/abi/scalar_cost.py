@@ -29,6 +29,15 @@ _BY_CODE = {code: MULTIPLY_ADDS.get(name, 1) for name, (code, *_) in OPCODES.ite
 _FIELDS = 6  # numbers an instruction of a pointwise kernel
 
 
+def activation_multiply_adds(code: int) -> int:
+    """Returns what an activation costs an element, by its opcode; those of one instruction nothing.
+
+    A kernel that multiplies bounds its sums while it stores them.
+    """
+    each = _BY_CODE.get(code, 0)
+    return each if each > 1 else 0
+
+
 def chain_multiply_adds(code: Sequence[int], instructions: int) -> int:
     """Returns what a chain costs an element.
 

@@ -18,9 +18,11 @@ from npusim.targets import Npu, override
 
 if TYPE_CHECKING:
     from npusim.simulate.simulation import Simulation
+    from npusim.targets.roofline import Roofline
 
 _WIDTH = 100  # columns of the chart; a pipe has none
 _SHOWN = 10  # commands that take longest
+_FLOATS = "float32", "float16", "bfloat16"
 _LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
 
 
@@ -34,7 +36,7 @@ _LARGEST = 2**20  # size, whose cycles are whole numbers of 64 bits on any array
     metavar="C,H,W,K,R,S[,STRIDE[,PADDING]]",
     help="No program: an image of C channels, H x W, by K filters of R x S.",
 )
-@click.option("--dtype", help="Of --product and --conv. Default: the array's first.")
+@click.option("--dtype", help="Of --product and --conv. Default: the first that multiplies.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="A folder for the report's files."
 )
@@ -52,7 +54,8 @@ def simulate(
     With -o a folder gets report.json, report.html, timeline.json (for ui.perfetto.dev), layers.csv,
     timeline.svg and roofline.svg. Of --product and --conv, 'cycles' are those
     of one array whose operands are there, as SCALE-Sim publishes them; 'simulated_cycles' those of
-    the whole machine, with all copies from and to DRAM.
+    the whole machine, with all copies from and to DRAM. A device that is known by a roofline has
+    seconds alone, of the command that the product or convolution becomes there.
     """
     if sum(one is not None for one in (program, product, conv)) != 1:
         raise click.UsageError("Give a PROGRAM, --product or --conv.")
@@ -63,7 +66,10 @@ def simulate(
             raise click.UsageError(
                 "--product and --conv take --target, --set and --dtype, and no other option."
             )
-        npu = npu_of(override(npusim.TargetConfig.named(asked.target), settings))
+        chosen = override(npusim.TargetConfig.named(asked.target), settings)
+        if (device := chosen.hardware) is not None and device.roofline is not None:
+            return _of_layer(asked.target, device.roofline, settings, product, conv, dtype)
+        npu = npu_of(chosen)
         return _of_work(npu, product, conv, dtype or next(iter(npu.mxu.macs_per_pe_cycle)))
     if dtype is not None:
         raise click.UsageError("--dtype is of --product and --conv.")
@@ -152,16 +158,72 @@ def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Ans
     return Answer(facts, lines)
 
 
-def _product(text: str, dtype: str) -> Work:
-    m, k, n = _numbers(text, "--product", "M,K,N", 3, 3)
-    if min(m, k, n) < 1:
+def _of_layer(
+    target: str,
+    device: Roofline,
+    settings: tuple[str, ...],
+    product: str | None,
+    conv: str | None,
+    dtype: str | None,
+) -> Answer:
+    """Answers for the program of one product or convolution, whose weights are there."""
+    import torch
+    from torch import nn
+
+    dtypes = [name for name in device.dtypes or ("float32", *_FLOATS) if name in _FLOATS]
+    if (named := dtype or dtypes[0]) not in dtypes:
+        raise click.UsageError(f"--dtype of '{target}' is one of {', '.join(dtypes)}.")
+    with torch.device("meta"):
+        net: nn.Module
+        if product is not None:
+            m, k, n = _product_sizes(product)
+            net, shape = nn.Linear(k, n, bias=False), (m, k)
+        else:
+            _conv(str(conv), named)  # refuses what is none
+            c, h, w, k, r, s, stride, padding = _conv_sizes(str(conv))
+            net, shape = nn.Conv2d(c, k, (r, s), stride, padding, bias=False), (1, c, h, w)
+        kind = getattr(torch, named)
+        graph = npusim.extract_ir(net.eval().to(kind), (torch.empty(shape, dtype=kind),))
+    found = npusim.simulate(npusim.compile(graph, target), overrides=settings)
+    layers = found.report["layers"]
+    longest = max(layers, key=lambda layer: layer["seconds"])
+    facts = {
+        **{key: found.report[key] for key in ("cycles", "seconds", "stalls")},
+        "dtype": named,
+        "kernels": [layer["kernel"] for layer in layers],
+        "formula": longest["formula"],
+    }
+    causes = [(name, duration(t), _share(t, found.seconds)) for name, t in found.stalls.items()]
+    lines = [
+        f"{product or conv} {named} on {target}: {duration(found.seconds)}, of a program's only "
+        f"call of {', '.join(facts['kernels'])}",
+        longest["formula"],
+        table((row for row in causes if row[2] != "0.0 %"), "due to", "time", "share"),
+    ]
+    return Answer(facts, lines)
+
+
+def _product_sizes(text: str) -> list[int]:
+    """Returns M, K, N."""
+    sizes = _numbers(text, "--product", "M,K,N", 3, 3)
+    if min(sizes) < 1:
         raise click.UsageError(f"--product is three sizes of at least 1, M,K,N, not '{text}'.")
+    return sizes
+
+
+def _product(text: str, dtype: str) -> Work:
+    m, k, n = _product_sizes(text)
     return product_work(m, n, k, dtype)
 
 
+def _conv_sizes(text: str) -> list[int]:
+    """Returns all eight."""
+    sizes = _numbers(text, "--conv", "C,H,W,K,R,S[,STRIDE[,PADDING]]", 6, 8)
+    return [*sizes, *(1, 0)[len(sizes) - 6 :]]
+
+
 def _conv(text: str, dtype: str) -> Work:
-    c, h, w, k, r, s, *rest = _numbers(text, "--conv", "C,H,W,K,R,S[,STRIDE[,PADDING]]", 6, 8)
-    stride, padding = [*rest, *(1, 0)[len(rest) :]]
+    c, h, w, k, r, s, stride, padding = _conv_sizes(text)
     try:
         work = conv_work((c, h, w), k, (r, s), dtype, stride, padding)
     except ValueError as error:

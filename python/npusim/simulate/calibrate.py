@@ -48,11 +48,11 @@ _CORE_SHARES = 0.5, 0.6, 0.7, 0.8  # of a memory's rate that one core reaches
 # Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
 _NUMBERS = (
     *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns", "pack_ns"),
-    *("shared_us", "compute_share", "memory_share", "overlap"),
+    *("shared_us", "gather_ns", "compute_share", "memory_share", "overlap"),
 )
-_FIXED = 8  # of them, which add up; the others say what is reached of the peaks
-_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 1e3, 4.0, 4.0, 31.0)  # Winograd's; of overlap: above 1
+_FIXED = 9  # of them, which add up; the others say what is reached of the peaks
+_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
+_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)  # of overlap: above 1
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
@@ -138,12 +138,15 @@ class Sample:
         seconds: the median of the profiles that have it.
         disturbed: of the profile that was least so: by how much its run took longer than its
             commands one by one. What runs beside a program does that; nothing that a program does.
+        wakes: whether it is the first of a run that cores share. They may sleep until then or not,
+            which is the run's time (`Roofline.wake_us`), and no class is held to it.
     """
 
     stem: str
     work: Work
     seconds: float
     disturbed: float = 0.0
+    wakes: bool = False
 
 
 def calibrate(
@@ -164,7 +167,7 @@ def calibrate(
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
     for profile in (*profiles, *checked):
         _check_times(profile, start)
-    samples = _samples(profiles)
+    samples = _samples(profiles, start)
     if len(samples) < FEWEST:
         raise Error(
             f"There are {len(samples)} distinct commands in the profiles; {FEWEST} are the fewest.",
@@ -215,7 +218,7 @@ def held_out(
         checked: profiles whose whole runs are predicted.
         unseen: the profiles were no part of a fit: all of their commands are looked at.
     """
-    samples, errors = _samples(profiles), []
+    samples, errors = _samples(profiles, device), []
     for kind in device.classes:
         learnt, kept = _halves(samples, device, kind)
         if unseen:
@@ -225,26 +228,30 @@ def held_out(
     return tuple(errors), tuple(_run_error(p, device) for p in checked)
 
 
-def _samples(profiles: Iterable[Profile]) -> list[list[Sample]]:
+def _samples(profiles: Iterable[Profile], device: Roofline) -> list[list[Sample]]:
     """Returns distinct commands with the median of their times, in the order of a hash.
 
-    A command that finds its operands in other caches is another sample of the same command.
+    A command that finds its operands in other caches is another sample of the same command, and so
+    is one that is the first of a run which cores share.
     """
-    times: dict[tuple[str, str, int], dict[Work, list[tuple[float, float]]]] = {}
+    times: dict[tuple[str, str, int], dict[tuple[Work, bool], list[tuple[float, float]]]] = {}
     for profile in profiles:
-        disturbed = _disturbed(profile)
+        disturbed, wakes = _disturbed(profile), device.wake_us > 0
         for command in (c for c in profile.commands if c.seconds > 0):
             # Bytes, too: what a step reads of a cache is not among its parameters.
             key = command.kernel, repr(sorted(command.params.items())), command.bytes_read
-            found = times.setdefault(key, {}).setdefault(_work(command), [])
+            work = _work(command)
+            first = wakes and command_time(work, command.kernel, device).shared
+            wakes = wakes and not first
+            found = times.setdefault(key, {}).setdefault((work, first), [])
             found.append((command.seconds, disturbed))
     order = sorted(times, key=lambda key: hashlib.sha256(repr(key).encode()).digest())
-    return [[_sample(key[0], w, found) for w, found in times[key].items()] for key in order]
+    return [[_sample(key[0], *w, found) for w, found in times[key].items()] for key in order]
 
 
-def _sample(stem: str, work: Work, found: Sequence[tuple[float, float]]) -> Sample:
+def _sample(stem: str, work: Work, wakes: bool, found: Sequence[tuple[float, float]]) -> Sample:
     seconds = statistics.median(seconds for seconds, _ in found)
-    return Sample(stem, work, seconds, min(disturbed for _, disturbed in found))
+    return Sample(stem, work, seconds, min(disturbed for _, disturbed in found), wakes)
 
 
 def _disturbed(profile: Profile) -> float:
@@ -258,7 +265,8 @@ def _halves(
 ) -> tuple[list[Sample], list[Sample]]:
     """Returns what a class is fitted to, and every second of its commands, which is kept out."""
     mine = [s for s in samples if s[0].work.kind(s[0].stem, device) is kind]
-    learnt, kept = (list(itertools.chain.from_iterable(mine[at::2])) for at in (0, 1))
+    parts = (itertools.chain.from_iterable(mine[at::2]) for at in (0, 1))
+    learnt, kept = ([sample for sample in part if not sample.wakes] for part in parts)
     return learnt, kept
 
 
@@ -308,6 +316,7 @@ def _fit_numbers(
     plain = replace(shaped, **one)  # type: ignore[arg-type]
     fixed, computes, memories = _columns(plain, device, samples)
     measured = np.array([sample.seconds for sample in samples])
+    finish = np.array([_finish(sample, plain, device) for sample in samples])
     # What ran beside a profile is in its times by some such part: they say as much less.
     trust = 1 / (1 + np.array([sample.disturbed for sample in samples]) / _SCALE)
 
@@ -316,7 +325,7 @@ def _fit_numbers(
         compute, memory, overlap = numbers[_FIXED:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
         unusual = _PRIOR * (x[_FIXED:] - np.log(_USUAL))  # decides what the commands leave open
-        errors = np.log((fixed @ numbers[:_FIXED] + busy) / measured)
+        errors = np.log((fixed @ numbers[:_FIXED] + busy + finish) / measured)
         return np.concatenate([trust * errors, unusual])
 
     low, high = np.log(_LOW), np.log(_HIGH)
@@ -325,7 +334,8 @@ def _fit_numbers(
     fits = []
     for item, compute in begins:
         some = fastest / 20
-        first = np.log([fastest / 2, item, 0.01, some, some, 0.01, 1e-3, some, compute, 0.7, 1.0])
+        waits = some, some, 0.01, 1e-3, some, 0.1
+        first = np.log([fastest / 2, item, 0.01, *waits, compute, 0.7, 1.0])
         fits.append(
             least_squares(
                 off,
@@ -345,11 +355,20 @@ def _fit_numbers(
     return float(best.cost), replace(shaped, **found)  # type: ignore[arg-type]
 
 
+def _finish(sample: Sample, kind: RooflineClass, device: Roofline) -> float:
+    """Returns the seconds of a command's activations, which are those of another class."""
+    bare = replace(sample.work, finish=0)
+    whole, without = (
+        command_time(work, sample.stem, _alone(kind, device)) for work in (sample.work, bare)
+    )
+    return whole.total - without.total
+
+
 def _columns(
     plain: RooflineClass, device: Roofline, samples: Sequence[Sample]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns of each command what the fixed numbers multiply, and its seconds at the peaks."""
-    one = _alone(plain, device)
+    one = _alone(replace(plain, gather_ns=1.0), device)
     times = [command_time(s.work, s.stem, one) for s in samples]
     works = [sample.work for sample in samples]
     uneven = np.array([w.uneven(plain, device.cores) for w in works])
@@ -370,7 +389,8 @@ def _columns(
     if shared.all():  # or else it is no other time than the start
         shared = 0 * shared
     ones = np.ones(len(samples))
-    fixed = 1e-6 * np.stack([ones, items, steps, cold, far, afar, packed, shared], 1)
+    images = np.array([sum(1e6 * p.seconds for p in t.parts if p.due == "dram") for t in times])
+    fixed = 1e-6 * np.stack([ones, items, steps, cold, far, afar, packed, shared, images], 1)
     compute, memory = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
     return fixed, compute, memory
 

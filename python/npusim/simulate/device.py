@@ -1,7 +1,8 @@
 """A run on a device that is known by what it reaches: the formula of `roofline.py`, in parts.
 
-Ticks are femtoseconds. A command's fixed time, with that of its items, is dispatch; of the rest
-what is the longer of computing and copying alone is due to that, and what is left to the other.
+Ticks are femtoseconds. A command's fixed time, with that of its items, is dispatch, but for what
+packs operands, which is computing, and for what is copied before; of the rest what is the longer of
+computing and copying alone is due to that, and what is left to the other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def _command(device: Roofline, facts: CommandFacts, time: RooflineTime, now: int
     busy = _ticks(time.total - time.start)
     most = min(busy, _ticks(max(time.compute, time.memory)))
     longer, other = (computes, "dram") if time.compute >= time.memory else ("dram", computes)
-    causes = {"dispatch": dispatch, longer: most, other: busy - most}
+    packs, brings = _before(time, dispatch)
+    causes = {"dispatch": dispatch - packs - brings, longer: most, other: busy - most}
+    causes[computes] += packs
+    causes["dram"] += brings
     lane = "mxu" if computes == "compute" else "vpu"
     alone = ((lane, time.compute), ("dram", time.memory))
     ends = ((name, dispatch + min(busy, _ticks(seconds))) for name, seconds in alone)
@@ -61,6 +65,16 @@ def _command(device: Roofline, facts: CommandFacts, time: RooflineTime, now: int
         ),
         units=2,
     )
+
+
+def _before(time: RooflineTime, most: int) -> tuple[int, int]:
+    """Returns the ticks of packing and of copies before a command computes, of so many at most."""
+    packs, brings = (
+        _ticks(sum(part.seconds for part in time.parts if part.due == due))
+        for due in ("compute", "dram")
+    )
+    packs = min(packs, most)
+    return packs, min(brings, most - packs)
 
 
 def _ticks(seconds: float) -> int:

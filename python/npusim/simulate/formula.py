@@ -24,14 +24,16 @@ def npu_formula(npu: Npu, schedules: Iterable[Schedule]) -> str:
 def device_formula(device: Roofline, facts: CommandFacts) -> str:
     """Returns the roofline's formula with a command's numbers."""
     time = roofline_time(device, facts)
-    kind = work_of_command(facts).kind(facts.kernel, device)
+    work = work_of_command(facts)
+    kind = work.kind(facts.kernel, device)
+    moved = sum(nbytes for nbytes, _ in work.moves(kind, device.cores)[0])
     hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
     start = " + ".join(map(_part, time.parts))
     compute, memory = 1e6 * time.compute, 1e6 * time.memory
     return (
         f"{kind.name}: start {1e6 * time.start:.4g} us ({start}){hidden} + (({compute:.4g} us of "
-        f"{facts.operations:,} operations)^p + ({memory:.4g} us of "
-        f"{facts.bytes_read + facts.bytes_written:,} bytes in {time.level})^p)^(1/p), "
+        f"{work.operations:,} operations)^p + ({memory:.4g} us of "
+        f"{moved:,} bytes in {time.level})^p)^(1/p), "
         f"p = {kind.overlap:g}"
     )
 

@@ -21,14 +21,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.abi.scalar_cost import chain_multiply_adds
+from npusim.abi.scalar_cost import activation_multiply_adds, chain_multiply_adds
 from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.simulate.forms import form_of, taps
-from npusim.simulate.shares import busiest, row_blocks
+from npusim.simulate.shares import (
+    POINT_COLUMNS,
+    POINTS,
+    busiest,
+    row_blocks,
+    tile_blocks,
+    transformed,
+)
 from npusim.targets.roofline import Roofline, RooflineClass
 
 Seconds = float | np.ndarray
+Moved = tuple[tuple[int, int], ...]  # bytes, and their reach
 
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
@@ -51,6 +59,7 @@ class Work:
         sized: whether rows and columns are known; else nothing is rounded up to tiles of them.
         longest: depth of the longest item, where they differ; 0: they are alike.
         form: of its operands (`forms.py`).
+        finish: multiply-adds of activations of what a product computes.
     """
 
     operations: int
@@ -65,6 +74,7 @@ class Work:
     sized: bool = True
     longest: int = 0
     form: str = ""
+    finish: int = 0
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -84,9 +94,16 @@ class Work:
         """Returns how much larger the work is of whole tiles, in whole rounds of the units."""
         if not self.sized:
             return 1.0
-        rounds = -(-self.tiles(kind.tile_rows, kind.tile_columns) // kind.units)
+        rounds = -(-self._covers(kind, kind.tile_rows, kind.tile_columns) // kind.units)
         covered = rounds * kind.units * kind.tile_rows * kind.tile_columns
         return covered / (self.groups * self.rows * self.columns)
+
+    def _covers(self, kind: RooflineClass, rows: int, columns: int) -> int:
+        """Returns the tiles of such sizes that cover it, of each block of rows by itself."""
+        if kind.grid != POINTS:
+            return self.tiles(rows, columns)
+        high = sum(-(-tiles // rows) for tiles in tile_blocks(self.groups, self.rows, self.depth))
+        return self.groups * high * -(-self.columns // columns)
 
     @property
     def second(self) -> int:
@@ -94,7 +111,12 @@ class Work:
         return self.groups * self.columns * self.depth
 
     def packed(self, kind: RooflineClass) -> int:
-        """Returns the elements of second factors that are packed, of each block of rows anew."""
+        """Returns the elements of second factors that are packed, of each block of rows anew.
+
+        Or those that are transformed, of images and of sums.
+        """
+        if kind.grid == POINTS:
+            return transformed(self.groups, self.rows, self.columns, self.depth)
         return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
 
     def items(self, kind: RooflineClass) -> int:
@@ -102,7 +124,25 @@ class Work:
         if not kind.item_rows:
             return self.tiles(kind.tile_rows, kind.tile_columns)
         deep = -(-self.depth // kind.item_depth) if kind.item_depth else 1
-        return self.tiles(kind.item_rows, kind.item_columns) * deep
+        return self._covers(kind, kind.item_rows, kind.item_columns) * deep
+
+    def moves(self, kind: RooflineClass, cores: int) -> tuple[Moved, Moved]:
+        """Returns the bytes, with their reach, that pass while it computes, and before it does.
+
+        Before products pass the images whose tiles are transformed. Every block of tiles reads the
+        kernels: until the next one does, the cores go through all of them, and each through its
+        block.
+        """
+        known = self.reuse or ((self.nbytes, self.nbytes),)
+        if kind.grid != POINTS:
+            return known, ()
+        kernels = 4 * self.second
+        if not self.reuse:
+            known = ((max(0, self.nbytes - kernels), self.nbytes), (kernels, self.nbytes))
+        blocks = tile_blocks(self.groups, self.rows, self.depth)
+        block = blocks[0] * self.groups * (self.depth + POINT_COLUMNS)
+        again = (len(blocks) - 1) * kernels, 4 * (self.second + cores * block)
+        return (known[1], again), (known[0], *known[2:])
 
     def uneven(self, kind: RooflineClass, cores: int, threads: int = 0) -> float:
         """Returns how much longer its tasks take than if all cores had equal parts of it.
@@ -138,12 +178,14 @@ class StartPart:
 
     Attributes:
         afar: whether it is there since caches do not hold what the command begins with.
+        due: the cause that its time is due to: "dispatch", "compute" or "dram".
     """
 
     what: str
     count: float
     each_ns: float
     afar: bool = False
+    due: str = "dispatch"
 
     @property
     def seconds(self) -> float:
@@ -208,6 +250,8 @@ def work_of(
         longest = _most_keys(fields, depth)
         if not fields["has_position"]:  # a cache's keys are split, and what comes of a part awaited
             depth, longest = (n * fields["head_dim"] for n in (depth, longest))
+    if stem == "conv_winograd":
+        operations = 2 * groups * rows * columns * depth
     if stem == "pointwise":  # whose functions differ by far
         each = chain_multiply_adds(fields["code"], fields["n_instructions"])
         operations = each * math.prod(fields["shape"])
@@ -217,7 +261,14 @@ def work_of(
         sized=stem in _SIZES,
         longest=longest,
         form=form_of(stem, fields),
+        finish=_finish(stem, fields, groups * rows * columns),
     )
+
+
+def _finish(stem: str, p: Params, elements: int) -> int:
+    if stem == "conv_winograd":  # whose rows are tiles
+        elements = p["batch"] * math.prod(p["out_size"]) * p["out_channels"]
+    return elements * activation_multiply_adds(p.get("act", 0))
 
 
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
@@ -227,9 +278,12 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
     uneven = work.uneven(kind, device.cores, device.threads)
     compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
-    level, alone = _memory(work, device)
+    moved, before = work.moves(kind, device.cores)
+    level, alone = _memory(moved, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
-    parts = _start_parts(work, kind, device, uneven)
+    near = 1024 * device.memory[0].kib
+    gathered = sum(nbytes for nbytes, reach in before if reach > near) if near else 0
+    parts = _start_parts(work, kind, device, uneven, gathered)
     start = sum(part.seconds for part in parts)
     afar = sum(part.seconds for part in parts if part.afar)
     # What may begin while others run has fetched by then what comes from afar.
@@ -240,18 +294,26 @@ def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
 
 
 def _start_parts(
-    work: Work, kind: RooflineClass, device: Roofline, uneven: float
+    work: Work, kind: RooflineClass, device: Roofline, uneven: float, gathered: int
 ) -> tuple[StartPart, ...]:
-    """Returns what a command's fixed time consists of, without what comes to nothing."""
+    """Returns what a command's fixed time consists of, without what comes to nothing.
+
+    Args:
+        gathered: bytes of images that the nearest memory does not hold.
+    """
     items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
     cold, far = work.code > device.caches, work.is_far(device)
     steps = work.steps(kind)
+    reached = 1e3 * device.peak(work.dtype).vector_tera_ops_per_second * kind.finish_share
+    finish = 1 / reached if reached else 0.0  # nanoseconds
     parts = (
         StartPart("start", 1, 1e3 * kind.start_us),
         StartPart("cores that share it", uneven < device.cores, 1e3 * kind.shared_us),
         StartPart("items", items, 1e3 * kind.item_us),
         StartPart("steps", steps, kind.step_ns),
-        StartPart("packed elements", work.packed(kind) * uneven, kind.pack_ns),
+        StartPart("packed elements", work.packed(kind) * uneven, kind.pack_ns, due="compute"),
+        StartPart("activations' multiply-adds", work.finish * uneven, finish, due="compute"),
+        StartPart("gathered bytes", gathered * uneven, kind.gather_ns, due="dram"),
         StartPart("steps that wait for memory", far * steps, kind.far_step_ns),
         StartPart("code out of caches", cold, 1e3 * kind.cold_us, afar=True),
         StartPart("operands out of caches", far, 1e3 * kind.far_us, afar=True),
@@ -278,10 +340,10 @@ def call_time(commands: Iterable[RooflineTime], device: Roofline) -> float:
     return 1e-6 * (device.call_us + (device.wake_us if wakes else 0.0))
 
 
-def _memory(work: Work, device: Roofline) -> tuple[str, float]:
+def _memory(moved: Moved, device: Roofline) -> tuple[str, float]:
     """Returns the memory that takes longest, and the seconds of all at their full rates."""
     seconds = dict.fromkeys((level.name for level in device.memory), 0.0)
-    for nbytes, reach in work.reuse or ((work.nbytes, work.nbytes),):
+    for nbytes, reach in moved:
         level = device.level(reach)
         seconds[level.name] += nbytes / (1e9 * level.giga_bytes_per_second)
     return max(seconds, key=lambda name: seconds[name]), sum(seconds.values())
@@ -323,6 +385,13 @@ def _convolution(p: Params) -> Sizes:
     groups, positions = max(1, p.get("groups", 1)), p["batch"] * math.prod(p["out_size"])
     depth = math.prod(p["kernel"]) * (p["in_channels"] // groups)
     return groups, positions, p["out_channels"] // groups, depth
+
+
+def _winograd(p: Params) -> Sizes:
+    """Returns a product for each point of a tile of the image: of its tiles."""
+    tile = max(1, p["tile"])
+    tiles = p["batch"] * math.prod(-(-size // tile) for size in p["out_size"][1:])
+    return (tile + 2) ** 2, tiles, p["out_channels"], p["in_channels"]
 
 
 def _pool(p: Params) -> Sizes:
@@ -374,13 +443,14 @@ _PRODUCTS = (
     "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
     "linear_rope_append", "quantized_linear", "matmul", "widening_matmul",
 )  # fmt: skip
-_WINDOWS = ("conv", "conv_winograd", "conv_int8")
+_WINDOWS = ("conv", "conv_int8")
 _SIZES: dict[str, Callable[[Params], Sizes]] = {
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(_WINDOWS, _convolution),
     **dict.fromkeys(("softmax", "scan", "sort"), _lines),
     "grouped_matmul": _grouped,
     "conv_depthwise": _depthwise,
+    "conv_winograd": _winograd,
     "pool": _pool,
     "attention": _attention,
     "norm": _norm,

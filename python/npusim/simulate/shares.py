@@ -4,7 +4,9 @@ The rules are the kernels' own, with the sizes that they have for AVX-512:
 
 * `panels`: `TaskGrid` of kernels/cpu/igemm.h as kernels/cpu/gemm.cpp uses it, of weights in panels
   of 16 columns;
-* `blocks`: `Plan` of kernels/cpu/matmul.cpp, of two tensors.
+* `blocks`: `Plan` of kernels/cpu/matmul.cpp, of two tensors;
+* `points`: `Plan` of kernels/cpu/conv_winograd.cpp, of tiles of an image that are transformed: a
+  product for each point of a tile, of the tiles by the transformed kernels.
 
 tests/simulate/test_shares.py holds the number of tasks to what the kernels say.
 """
@@ -16,7 +18,7 @@ from itertools import pairwise
 
 from npusim.targets.roofline import GRIDS
 
-PANELS, BLOCKS = GRIDS
+PANELS, BLOCKS, POINTS = GRIDS
 
 _LANES = 16  # float32 of a vector, and columns of a panel
 _TILE_PANELS = 4
@@ -25,6 +27,8 @@ _SMALL, _TASK = 1 << 18, 1 << 20  # multiplications with an addition
 _FEW_ROWS, _TASKS, _UNEVEN = 8, 48, 8
 _BLOCK_ROWS, _BLOCK_COLUMNS, _PANEL, _FEW_BLOCK_ROWS = 192, 256, 64, 4
 _BLOCK_TASK, _SHARED, _BLOCK = 1 << 16, 1 << 18, 1 << 20  # multiplications with an addition
+_POINT_FLOATS, _FEWEST_TILES, _POINT_CELLS = 176 << 10, 16, 4
+POINT_COLUMNS = _TILE_PANELS * _LANES  # whose sums a block holds at a time
 _UNITS = 8  # that a core's part of a command is claimed in (cpp/cpu/command_list.cpp)
 _MANY = 64  # tasks of which cores get even parts, nearly
 
@@ -38,12 +42,33 @@ def tasks_of(grid: str, groups: int, rows: int, columns: int, depth: int) -> lis
     """
     if grid == PANELS:
         return _panel_tasks(groups * rows, columns, depth)
+    if grid == POINTS:
+        return _point_tasks(groups, rows, columns, depth)
     return _block_tasks(groups, rows, columns, depth)
 
 
 def row_blocks(grid: str, rows: int) -> int:
     """Returns how often a second factor is gone through, by a block of rows each."""
     return _up(rows, _BLOCK_ROWS if grid == BLOCKS else _ROW_BLOCK)
+
+
+def tile_blocks(points: int, tiles: int, depth: int) -> list[int]:
+    """Returns the tiles of each block that stays in a second cache, of images that are transformed.
+
+    Args:
+        points, tiles: of a tile, and how many tiles there are.
+        depth: channels of the images.
+    """
+    width = _up(depth, _LANES) * _LANES + POINT_COLUMNS
+    blocks = _up(tiles, max(_POINT_FLOATS // (points * width), _FEWEST_TILES))
+    return [_even(tiles, blocks, at + 1) - _even(tiles, blocks, at) for at in range(blocks)]
+
+
+def transformed(points: int, tiles: int, columns: int, depth: int) -> int:
+    """Returns the numbers that are transformed: of images in each task anew, and of sums."""
+    blocks = len(tile_blocks(points, tiles, depth))
+    times = len(_point_tasks(points, tiles, columns, depth)) / blocks
+    return round(points * tiles * (max(1.0, times) * depth + columns))
 
 
 @cache
@@ -124,6 +149,17 @@ def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
         sum(cells[at % len(cells)] for at in range(begin, min(begin + each, total)))
         for begin in range(0, total, each)
     ]
+
+
+def _point_tasks(points: int, tiles: int, columns: int, depth: int) -> list[int]:
+    heights, panels = tile_blocks(points, tiles, depth), _up(columns, _LANES)
+    if tiles * points * columns * depth < _SMALL:
+        return [tiles * panels]
+    groups = _up(panels, _TILE_PANELS)
+    cuts = min(max(_POINT_CELLS // len(heights), 1), groups)
+    ends = [min(_even(groups, cuts, at) * _TILE_PANELS, panels) for at in range(cuts + 1)]
+    widths = [end - begin for begin, end in pairwise(ends)]
+    return [height * width for height in heights for width in widths]
 
 
 def _even(total: int, parts: int, part: int) -> int:

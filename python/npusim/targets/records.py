@@ -29,7 +29,8 @@ INFINITE: Mapping[str, bool] = {"infinite": True}
 FROM_MINUS_1: Mapping[str, bool] = {"from_minus_1": True}
 
 _MOST = 2.0**53  # of any number: what a float counts by one
-# The most that anybody can mean by a number with such a unit, and the rates among them, above 0.
+# The most that anybody can mean by a number with such a unit; by the rates among them the least is
+# as far below 1.
 _UNITS: Mapping[str, float] = {
     "_per_us": 1e18,
     "_per_second": 1e24,
@@ -40,7 +41,8 @@ _UNITS: Mapping[str, float] = {
     "kib": 2**40,
     "mib": 2**30,
 }
-_SHARES = ("_eff", "efficiency")  # above 0, at most 1
+_SHARES = ("_eff", "efficiency")  # at most 1, at least:
+_LEAST_SHARE = 1e-6
 
 
 class Contradiction(ValueError):
@@ -199,6 +201,7 @@ def _number(kind: type, value: Any, where: Where, path: Path, field: _Kind) -> i
         wanted = "a number" if kind is float else "an integer"
         wanted += " above 0" if least else " that is not negative"
         wanted += f", at most {most:g}" if number and value > most else ""
+        wanted += f", at least {least:g}" if number and 0 < value < least else ""
         raise wrong_value(where, path, wanted, value)
     return kind(value)  # type: ignore[no-any-return]
 
@@ -207,8 +210,8 @@ def _range(path: Path) -> tuple[float, float]:
     """Returns the least and the most of a number, by the unit in the nearest name that has one."""
     for name in reversed([key for key in path if isinstance(key, str)][-2:]):
         if name.endswith(_SHARES):
-            return 5e-324, 1.0
+            return _LEAST_SHARE, 1.0
         most = next((most for unit, most in _UNITS.items() if name.endswith(unit)), None)
         if most is not None:
-            return (0.0 if name.endswith(("kib", "mib")) else 5e-324), most
+            return (0.0 if name.endswith(("kib", "mib")) else 1 / most), most
     return 0.0, _MOST

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from npusim.ir.types import DTYPES
 
-GRIDS = "panels", "blocks"  # rules that `simulate/shares.py` has
+GRIDS = "panels", "blocks", "points"  # rules that `simulate/shares.py` has
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,10 @@ class RooflineClass:
             a tile: what a kernel multiplies at once. 0: a tile, of the whole sum.
         core_share: of a memory's rate that one core reaches by itself; 0: no more than its part of
             what all reach.
+        finish_share: of the vector peak that activations of its products' results reach; 0: they
+            take no time of their own.
+        gather_ns: time of a byte of images, of which tiles are transformed, that the nearest memory
+            does not hold: they are waited for, and no product hides that; of the grid "points".
         shared_us: more of the fixed time where cores share the command: who is done waits for the
             others.
     """
@@ -116,6 +120,8 @@ class RooflineClass:
     item_columns: int = 0
     item_depth: int = 0
     core_share: float = 0.0
+    finish_share: float = 0.0
+    gather_ns: float = 0.0
     shared_us: float = 0.0
 
     def __post_init__(self) -> None:
@@ -135,6 +141,8 @@ class RooflineClass:
             (self.item_rows > 0) != (self.item_columns > 0)
         ):
             raise ValueError(f"class '{self.name}' has an item of no size")
+        if self.finish_share < 0:
+            raise ValueError(f"class '{self.name}' has activations that reach less than nothing")
         if not 0 <= self.core_share <= 1:
             raise ValueError(f"class '{self.name}' has a core that reaches more than all")
 
