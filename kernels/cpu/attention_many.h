@@ -3,7 +3,7 @@
 // the queries, the small operand, are transposed.
 #pragma once
 
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/gemm_tile_bf16.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -30,9 +30,7 @@ class ManyRows {
   void weigh(int64_t key, int64_t keys, bool started) {
     score(key, keys);
     if (!scales_late()) finish_scores<T>(p_, keys * lanes_, s_.scores);
-    if (p_.has_mask) {
-      with_mask_type(p_.mask_dtype, [&](auto type) { mask<decltype(type)>(key, keys); });
-    }
+    if (p_.has_mask) mask(key, keys);
     if (rows_.seen(0, key, keys) < keys || rows_.passed(rows_.count - 1, key, keys) > 0) {
       hide_unseen(key, keys);
     }
@@ -116,44 +114,20 @@ class ManyRows {
     multiply(product, block.rows, lanes_ / kLanes);
   }
 
-  void add(int64_t j, int64_t row, Vec value) {
-    float* at = s_.scores + j * lanes_ + row;
-    store(at, load(at) + value);
-  }
-  template <typename M>
   void mask(int64_t key, int64_t keys) {
-    const int64_t step = p_.mask_strides[3];
-    const M* at = reinterpret_cast<const M*>(rows_.mask) + key * step;
-    if (rows_.mask_is_shared()) {
-      at += rows_.mask_offset(0);
-      for (int64_t j = 0; j < keys; ++j) {
-        const float value = mask_value(at[j * step]);
-        for (int64_t row = 0; value != 0 && row < lanes_; row += kLanes) add(j, row, Vec{} + value);
-      }
-      return;
-    }
-    for (int64_t row = 0; row < lanes_; row += kLanes) {
-      const M* from[kLanes];
-      const int64_t count = std::min<int64_t>(kLanes, rows_.count - row);
-      for (int64_t i = 0; i < count; ++i) from[i] = at + rows_.mask_offset(row + i);
-      step == 1 ? mask_squares(from, count, keys, row) : mask_lane_by_lane(from, count, keys, row);
-    }
-  }
-  template <typename M>
-  void mask_squares(const M* const* from, int64_t count, int64_t keys, int64_t row) {
-    for (int64_t j = 0; j < keys; j += kLanes) {
-      Vec square[kLanes] = {};
-      for (int64_t i = 0; i < count; ++i) square[i] = mask_lanes(from[i] + j, keys - j);
-      transpose(square);
-      for (int64_t i = 0; i < std::min<int64_t>(kLanes, keys - j); ++i) add(j + i, row, square[i]);
-    }
-  }
-  template <typename M>
-  void mask_lane_by_lane(const M* const* from, int64_t count, int64_t keys, int64_t row) {
-    for (int64_t j = 0; j < keys; ++j) {
-      Vec values{};
-      for (int64_t i = 0; i < count; ++i) values[i] = mask_value(from[i][j * p_.mask_strides[3]]);
-      add(j, row, values);
+    MaskedScores s{.mask = rows_.mask,
+                   .dtype = p_.mask_dtype,
+                   .step = p_.mask_strides[3],
+                   .at = {},
+                   .count = 0,
+                   .keys = keys,
+                   .scores = s_.scores,
+                   .lanes = lanes_};
+    if (rows_.mask_is_shared()) return add_shared_mask(s, rows_.mask_offset(0) + key * s.step);
+    for (int64_t row = 0; row < lanes_; row += kLanes, s.scores += kLanes) {
+      s.count = std::min<int64_t>(kLanes, rows_.count - row);
+      for (int64_t i = 0; i < s.count; ++i) s.at[i] = rows_.mask_offset(row + i) + key * s.step;
+      add_mask(s);
     }
   }
 
@@ -174,10 +148,11 @@ class ManyRows {
     }
   }
 
-  // Whether scores stay unscaled until they are powers of two: where nothing is added to them, and
-  // what scales them makes none of them infinite.
+  // Whether scores stay unscaled until they are powers of two: where no number is added to them,
+  // and what scales them makes none of them infinite.
   bool scales_late() const {
-    const bool bare = p_.softcap == 0 && !p_.has_mask;
+    const bool hides = p_.mask_dtype == static_cast<int32_t>(abi::DType::kBool);
+    const bool bare = p_.softcap == 0 && (!p_.has_mask || hides);
     return kInPairs<T> && bare && p_.scale > 0 && p_.scale * kLog2E <= 1;
   }
 

@@ -54,7 +54,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--attention",
     type=click.Choice(ATTENTION),
-    help="Multiplies, between layers in bytes. Default: bfloat16, float32 for a --target's machine.",
+    help="What attention multiplies. Default: bfloat16, float32 where --target is a machine.",
 )
 @click.option("--target", metavar="NAME|FILE", help="That the model is for.")
 @click.option("--skip", multiple=True, metavar="LAYER", help="Stays float32; repeatable.")

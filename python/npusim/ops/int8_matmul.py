@@ -111,9 +111,8 @@ def _lower_int8_conv(node: Node, low: Lowering) -> None:
     x = low.stored(x, order)
     names = ("stride", "padding", "dilation")
     attrs = {k: as_tuple(node.attrs[k], x.rank - 2) for k in names}
-    if node.attrs.get("transposed"):
-        return _emit_phases(node, low, x, w, residual, y, attrs)
-    _emit_conv(node, low, x, w, residual, y, attrs)
+    emit = _emit_phases if node.attrs.get("transposed") else _emit_conv
+    emit(node, low, x, w, residual, y, attrs)
 
 
 def _emit_phases(
@@ -255,10 +254,7 @@ _STEP = ((1,), ("float32", 0.03125))
 _INVERSE = ((1,), ("float32", 20.0))
 _CONV = {"stride": (2, 1), "padding": (1, 1), "padding_back": (0, 1), "dilation": (1, 1)}
 _NONE = (None,) * 6
-_TRANSPOSED = {
-    **{"stride": (2, 1), "padding": (1, 2), "padding_back": (0, 0), "dilation": (1, 1)},
-    **{"groups": 1, "transposed": True},
-}
+_TRANSPOSED = {**_CONV, "padding": (1, 2), "padding_back": (0, 0), "groups": 1, "transposed": True}
 
 register(
     OpDef(

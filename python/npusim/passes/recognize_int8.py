@@ -5,9 +5,11 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 
 * a convolution or product of two values that bytes stand for becomes `npu.int8_conv` or
   `npu.int8_matmul`, whose sums are exact, with the product of both scales;
-* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
-  does a sum with other bytes that is rounded to bytes, or any other activation that is; a clamp
-  before a rounding goes where bytes saturate at its bounds anyway;
+* a convolution may be a transposed one, where it is plain ones by phases and floats are to be had;
+* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes or, where floats are to
+  be had, to bfloat16 after it join it, and so does a sum with other bytes that is rounded to
+  bytes, or any other activation that is; a clamp before a rounding goes where bytes saturate at
+  its bounds anyway;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
   stay bytes;
 * for a described machine, sums of bytes with others, their means over windows, and other
