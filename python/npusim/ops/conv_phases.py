@@ -43,7 +43,8 @@ def has_phases(conv: Node, types: Mapping[str, TensorType]) -> bool:
     assert isinstance(stride, tuple) and isinstance(dilation, tuple)
     if is_symbolic((*x.shape, *w.shape)) or conv.attrs["groups"] != 1:
         return False
-    taps = all(k >= s for k, s in zip(w.shape[2:], stride, strict=True))
+    pairs = zip(w.shape[2:], stride, strict=True)
+    taps = all(isinstance(s, int) and k >= s for k, s in pairs)
     return taps and all(d == 1 for d in dilation)
 
 

@@ -8,11 +8,11 @@ that keep keys and values from call to call: these would be converted anew by ea
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from npusim.analysis.shapes import VIEWS
-from npusim.ir.graph import Graph, Node
+from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewriter import Answer, Rewriter, rewrite
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -79,10 +79,11 @@ class _Narrowing:
         if value in self._wide:
             return value
         if value not in self._narrow:
-            op, attrs, source = _CAST, {"dtype": "bfloat16"}, value
+            op, source = _CAST, value
+            attrs: Mapping[str, Attr] = {"dtype": "bfloat16"}
             view = rewriter.producer(value)
             if view is not None and view.op in VIEWS and len(view.inputs + view.outputs) == 2:
-                op, attrs = view.op, dict(view.attrs)
+                op, attrs = view.op, view.attrs
                 source = self._narrowed(view.inputs[0] or "", node, rewriter)
             type = replace(rewriter.types[value], dtype="bfloat16")
             self._narrow[value] = rewriter.emit(op, (source,), type, attrs, like=node)
