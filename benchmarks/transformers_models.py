@@ -123,6 +123,12 @@ _CLASSES = "ForImageClassification", "logits"
 _HIDDEN = "last_hidden_state"
 MODELS: dict[str, Spec] = {
     "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),
+    "minilm_l6": _texts(
+        *("BertModel", _HIDDEN, 128, 30_522),
+        hidden_size=384,
+        num_hidden_layers=6,
+        intermediate_size=1536,
+    ),
     "deberta_v2_6": _texts("DebertaV2Model", _HIDDEN, 128, 128_100, **_DEBERTA),
     "modernbert": _texts("ModernBertModel", _HIDDEN, 256, 50_368),
     "modernbert_6": _texts("ModernBertModel", _HIDDEN, 128, 50_368, num_hidden_layers=6),

@@ -3,7 +3,7 @@
 // the queries, the small operand, are transposed.
 #pragma once
 
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/gemm_tile_bf16.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -29,10 +29,8 @@ class ManyRows {
   // started: some keys were before them.
   void weigh(int64_t key, int64_t keys, bool started) {
     score(key, keys);
-    finish_scores<T>(p_, keys * lanes_, s_.scores);
-    if (p_.has_mask) {
-      with_mask_type(p_.mask_dtype, [&](auto type) { mask<decltype(type)>(key, keys); });
-    }
+    if (!scales_late()) finish_scores<T>(p_, keys * lanes_, s_.scores);
+    if (p_.has_mask) mask(key, keys);
     if (rows_.seen(0, key, keys) < keys || rows_.passed(rows_.count - 1, key, keys) > 0) {
       hide_unseen(key, keys);
     }
@@ -116,44 +114,20 @@ class ManyRows {
     multiply(product, block.rows, lanes_ / kLanes);
   }
 
-  void add(int64_t j, int64_t row, Vec value) {
-    float* at = s_.scores + j * lanes_ + row;
-    store(at, load(at) + value);
-  }
-  template <typename M>
   void mask(int64_t key, int64_t keys) {
-    const int64_t step = p_.mask_strides[3];
-    const M* at = reinterpret_cast<const M*>(rows_.mask) + key * step;
-    if (rows_.mask_is_shared()) {
-      at += rows_.mask_offset(0);
-      for (int64_t j = 0; j < keys; ++j) {
-        const float value = mask_value(at[j * step]);
-        for (int64_t row = 0; value != 0 && row < lanes_; row += kLanes) add(j, row, Vec{} + value);
-      }
-      return;
-    }
-    for (int64_t row = 0; row < lanes_; row += kLanes) {
-      const M* from[kLanes];
-      const int64_t count = std::min<int64_t>(kLanes, rows_.count - row);
-      for (int64_t i = 0; i < count; ++i) from[i] = at + rows_.mask_offset(row + i);
-      step == 1 ? mask_squares(from, count, keys, row) : mask_lane_by_lane(from, count, keys, row);
-    }
-  }
-  template <typename M>
-  void mask_squares(const M* const* from, int64_t count, int64_t keys, int64_t row) {
-    for (int64_t j = 0; j < keys; j += kLanes) {
-      Vec square[kLanes] = {};
-      for (int64_t i = 0; i < count; ++i) square[i] = mask_lanes(from[i] + j, keys - j);
-      transpose(square);
-      for (int64_t i = 0; i < std::min<int64_t>(kLanes, keys - j); ++i) add(j + i, row, square[i]);
-    }
-  }
-  template <typename M>
-  void mask_lane_by_lane(const M* const* from, int64_t count, int64_t keys, int64_t row) {
-    for (int64_t j = 0; j < keys; ++j) {
-      Vec values{};
-      for (int64_t i = 0; i < count; ++i) values[i] = mask_value(from[i][j * p_.mask_strides[3]]);
-      add(j, row, values);
+    MaskedScores s{.mask = rows_.mask,
+                   .dtype = p_.mask_dtype,
+                   .step = p_.mask_strides[3],
+                   .at = {},
+                   .count = 0,
+                   .keys = keys,
+                   .scores = s_.scores,
+                   .lanes = lanes_};
+    if (rows_.mask_is_shared()) return add_shared_mask(s, rows_.mask_offset(0) + key * s.step);
+    for (int64_t row = 0; row < lanes_; row += kLanes, s.scores += kLanes) {
+      s.count = std::min<int64_t>(kLanes, rows_.count - row);
+      for (int64_t i = 0; i < s.count; ++i) s.at[i] = rows_.mask_offset(row + i) + key * s.step;
+      add_mask(s);
     }
   }
 
@@ -174,10 +148,12 @@ class ManyRows {
     }
   }
 
-  // A weight as bfloat16 has it, in the upper half of its lane.
-  static UVec rounded(Vec weight) {
-    const UVec bits = as_bits(weight);
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000u;
+  // Whether scores stay unscaled until they are powers of two: where no number is added to them,
+  // and what scales them makes none of them infinite.
+  bool scales_late() const {
+    const bool hides = p_.mask_dtype == static_cast<int32_t>(abi::DType::kBool);
+    const bool bare = p_.softcap == 0 && (!p_.has_mask || hides);
+    return kInPairs<T> && bare && p_.scale > 0 && p_.scale * kLog2E <= 1;
   }
 
   // V vectors of rows side by side, to hide the latency of each one's chain.
@@ -196,31 +172,49 @@ class ManyRows {
     }
     // A row that has seen nothing yet has no top to subtract.
     for (int v = 0; v < V; ++v) base[v] = top[v] == -kInfinity ? Vec{} : top[v];
-    const auto weight = [&](int64_t j, int v) {
-      return exp_of_nonpositive(load(s_.scores + j * lanes_ + row + v * kLanes) - base[v]);
-    };
-    for (int64_t j = 0; j < keys; j += kInPairs<T> ? 2 : 1) {
-      for (int v = 0; v < V; ++v) {
-        if constexpr (kInPairs<T>) {
-          const UVec low = rounded(weight(j, v));
-          const UVec high = j + 1 < keys ? rounded(weight(j + 1, v)) : UVec{};
-          total[v] += as_float(low) + as_float(high);  // of what the values are multiplied by
-          bfloat16* to = s_.weights + j * lanes_ + 2 * (row + v * kLanes);
-          store_pairs(to, reinterpret_cast<BVec>(low >> 16 | high));
-        } else {
-          const Vec value = weight(j, v);
-          total[v] += value;
-          store(s_.scores + j * lanes_ + row + v * kLanes, value);
-        }
-      }
+    Vec shrink[V];
+    if constexpr (kInPairs<T>) {
+      const Vec scale = broadcast(kLog2E * (scales_late() ? p_.scale : 1.0f));
+      for (int v = 0; v < V; ++v) base[v] *= scale;
+      weigh_pairs<V>(keys, row, scale, base, total);
+      for (int v = 0; v < V; ++v) shrink[v] = short_exp2(before[v] * scale - base[v]);
+    } else {
+      weigh_floats<V>(keys, row, base, total);
+      for (int v = 0; v < V; ++v) shrink[v] = exp_of_nonpositive(before[v] - base[v]);
     }
     for (int v = 0; v < V; ++v) {
       const int64_t at = row + v * kLanes;
-      const Vec shrink = exp_of_nonpositive(before[v] - base[v]);
-      const Vec kept = started ? load(s_.total + at) * shrink : Vec{};
-      store(s_.shrink + at, shrink);
+      const Vec kept = started ? load(s_.total + at) * shrink[v] : Vec{};
+      store(s_.shrink + at, shrink[v]);
       store(s_.top + at, top[v]);
       store(s_.total + at, kept + total[v]);
+    }
+  }
+  template <int V>
+  void weigh_floats(int64_t keys, int64_t row, const Vec (&base)[V], Vec (&total)[V]) {
+    for (int64_t j = 0; j < keys; ++j) {
+      for (int v = 0; v < V; ++v) {
+        float* at = s_.scores + j * lanes_ + row + v * kLanes;
+        const Vec value = exp_of_nonpositive(load(at) - base[v]);
+        total[v] += value;
+        store(at, value);
+      }
+    }
+  }
+  // The totals are of the weights as they are rounded, which is what values are multiplied by.
+  template <int V>
+  void weigh_pairs(int64_t keys, int64_t row, Vec scale, const Vec (&base)[V], Vec (&total)[V]) {
+    constexpr uint16_t kOne = 0x3F80;
+    const BVec ones = BVec{} + kOne;
+    for (int64_t j = 0; j < keys; j += 2) {
+      for (int v = 0; v < V; ++v) {
+        const float* at = s_.scores + j * lanes_ + row + v * kLanes;
+        const Vec even = short_exp2(load(at) * scale - base[v]);
+        const Vec odd = j + 1 < keys ? short_exp2(load(at + lanes_) * scale - base[v]) : Vec{};
+        const BVec pairs = rounded_pairs(even, odd);
+        total[v] = dot_pairs(total[v], pairs, ones);
+        store_pairs(s_.weights + j * lanes_ + 2 * (row + v * kLanes), pairs);
+      }
     }
   }
 

@@ -18,6 +18,7 @@ namespace npusim::cpu::NPUSIM_ISA {
 inline constexpr int64_t kBlockRows = 64;  // of queries
 inline constexpr int64_t kBlockKeys = 128;
 inline constexpr int64_t kFewRows = 8;
+inline constexpr float kLog2E = 1.44269504f;
 inline constexpr int32_t kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
 
 // Whether rows of this storage multiply in pairs, with weights rounded to it.

@@ -16,6 +16,7 @@ namespace {
 
 using Params = abi::ConvInt8Params;
 
+constexpr int32_t kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
 constexpr int64_t kRowBlock = 96;                     // positions that share a pass over B
 constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are gathered at once
 constexpr int64_t kFinishQuads = 10;                  // that take as long as making a byte of a sum
@@ -338,6 +339,9 @@ class RowBlock {
     } else if (!makes_bytes(p_.y_dtype)) {
       Output out;
       set_epilogue(out, p_);
+      if (is_linear(out) && columns % kLanes == 0) {
+        return finish_linear(sums, by, row, column);
+      }
       out.y = o_.y;
       out.y_rows = s_.y_rows;
       out.bias = o_.bias ? o_.bias + (first - column) : nullptr;
@@ -350,6 +354,22 @@ class RowBlock {
     } else {
       finish_by_floats(sums, by, row, column);
     }
+  }
+  // Whether a bias and a float residual are all that follows, and floats or bfloat16 are stored.
+  static bool is_linear(const Output& out) {
+    const bool adds = out.residual_mode != kAfterActivation && out.r_dtype == 0;
+    return adds && out.act == abi::Opcode::kCopy && (out.y_dtype == 0 || out.y_dtype == kBfloat16);
+  }
+  void finish_linear(const Int8Sums& sums, const Int8Columns& by, int64_t row,
+                     int64_t column) const {
+    const auto* residual = static_cast<const float*>(o_.residual);
+    if (residual) residual += column;
+    const int64_t *y_rows = s_.y_rows + row, *r_rows = s_.r_rows + row;
+    const auto finish_as = [&](auto* y) {
+      finish_floats(sums, by, o_.bias != nullptr, residual, r_rows, y + column, y_rows);
+    };
+    p_.y_dtype == 0 ? finish_as(static_cast<float*>(o_.y))
+                    : finish_as(static_cast<bfloat16*>(o_.y));
   }
   // The columns from one on. Depthwise sums have their weights' zero points in them.
   Int8Columns columns_from(int64_t column) const {

@@ -216,6 +216,24 @@ inline void finish_sums(const Int8Sums& s, const Int8Columns& by, int32_t* y,
   }
 }
 
+// The sums scaled, biased and, where there is one, with a residual: all that follows most products
+// whose results are floats. Columns are whole vectors.
+template <typename Y>
+inline void finish_floats(const Int8Sums s, const Int8Columns by, bool biased,
+                          const float* residual, const int64_t* r_rows, Y* y,
+                          const int64_t* y_rows) {
+  for (int64_t r = 0; r < s.rows; ++r) {
+    Y* to = y + y_rows[r];
+    const float* from = residual ? residual + r_rows[r] : nullptr;
+    for (int64_t c = 0; c < s.columns; c += kLanes) {
+      Vec v = scaled_sum(s, by, r, c);
+      if (biased) v += load(by.bias + c);
+      if (from) v += load(from + c);
+      store(to + c, v);
+    }
+  }
+}
+
 // The sums as floats, in their own place: what the epilogue of any GEMM goes on from.
 inline float* scale_sums(const Int8Sums& s, const Int8Columns& by) {
   for (int64_t r = 0; r < s.rows; ++r) {

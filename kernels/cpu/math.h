@@ -74,6 +74,16 @@ inline Vec exp_of_nonpositive(Vec x) {
   return exp_within<0>(greater(broadcast(-88.0f), x));
 }
 
+// 2^x for x <= 0, as exact as what is rounded to 16 bits needs (3e-6); below the normal floats 0.
+[[gnu::always_inline]] inline Vec short_exp2(Vec x) {
+  constexpr float kShift = 0x1.8p23f + 127;
+  x = greater(broadcast(-127.0f), x);
+  const Vec shifted = x + kShift;
+  const Vec f = x - (shifted - kShift);
+  const Vec p = polynomial(f, 1.0f, 0.693124115f, 0.240241051f, 0.0559072122f, 0.00958277751f);
+  return p * as_float(as_bits(shifted) << 23);
+}
+
 // v * 2^n for |n| <= 252, correct when the result is subnormal or infinite.
 inline Vec scale(Vec v, IVec n) {
   const IVec half = n >> 1;

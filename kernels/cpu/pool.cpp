@@ -193,24 +193,34 @@ bool is_channels_last(const Params& p) {
   return unit && p.in_size[0] * p.in_size[1] * p.in_size[2] <= INT32_MAX;
 }
 
-// The largest of bytes, several registers of channels at a time where they are contiguous.
+// The largest of bytes that are contiguous, as many channels at a time, from `begin` on; the last
+// ones once more with some before them. Returns where it ends: `begin` where they are fewer.
+template <int64_t kBytes, typename T>
+int64_t pool_byte_vectors(const Params& p, const Window& window, const T* x, T* y, int64_t begin,
+                          int64_t end) {
+  using Bytes = VectorOf<T, kBytes>;
+  if (end - begin < kBytes) return begin;
+  for (int64_t c = begin; c < end; c += kBytes) {
+    const int64_t channel = std::min(c, end - kBytes);
+    typename Bytes::type top = typename Bytes::type{} + std::numeric_limits<T>::min();
+    for_each_tap(p, window, [&](int64_t offset, int64_t) {
+      const auto v = *reinterpret_cast<const typename Bytes::unaligned*>(x + offset + channel);
+      top = v > top ? v : top;
+    });
+    *reinterpret_cast<typename Bytes::unaligned*>(y + channel) = top;
+  }
+  return end;
+}
+
 template <typename T>
 void pool_bytes(const Params& p, const Window& window, const Operands& to, int64_t begin,
                 int64_t end, int64_t at) {
-  constexpr int64_t kBytes = 4 * kLanes;
-  using Bytes = VectorOf<T, kBytes>;
   const T lowest = std::numeric_limits<T>::min();
   const T* x = static_cast<const T*>(to.x);
   T* y = static_cast<T*>(to.y) + at;
   int64_t c = begin;
-  for (; is_channels_last(p) && c + kBytes <= end; c += kBytes) {
-    typename Bytes::type top = typename Bytes::type{} + lowest;
-    for_each_tap(p, window, [&](int64_t offset, int64_t) {
-      const auto v = *reinterpret_cast<const typename Bytes::unaligned*>(x + offset + c);
-      top = v > top ? v : top;
-    });
-    *reinterpret_cast<typename Bytes::unaligned*>(y + c) = top;
-  }
+  if (is_channels_last(p)) c = pool_byte_vectors<4 * kLanes>(p, window, x, y, c, end);
+  if (is_channels_last(p)) c = pool_byte_vectors<16>(p, window, x, y, c, end);
   for (; c < end; ++c) {
     T top = lowest;
     for_each_tap(p, window, [&](int64_t offset, int64_t) {

@@ -274,8 +274,23 @@ inline constexpr bool kDotsBfloat16 = true;
 inline Vec dot_pairs(Vec acc, BVec a, BVec b) {
   return (Vec)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 }
+// Lane by lane (even[i], odd[i]), rounded to bfloat16.
+inline BVec rounded_pairs(Vec even, Vec odd) {
+  const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+  const __m512i order = _mm512_add_epi16(
+      _mm512_cvtepu8_epi16(_mm256_set1_epi16(0x1000)),  // 0, 16, 0, 16, …
+      (__m512i)(UVec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * 0x10001u));
+  return (BVec)_mm512_permutexvar_epi16(order, halves);
+}
 #else
 inline constexpr bool kDotsBfloat16 = false;
+inline BVec rounded_pairs(Vec even, Vec odd) {
+  const auto rounded = [](Vec v) {
+    const UVec bits = reinterpret_cast<UVec>(v);
+    return bits + 0x7FFF + ((bits >> 16) & 1);
+  };
+  return reinterpret_cast<BVec>(rounded(even) >> 16 | (rounded(odd) & 0xFFFF0000u));
+}
 inline Vec dot_pairs(Vec acc, BVec a, BVec b) {
   const UVec x = reinterpret_cast<UVec>(a), y = reinterpret_cast<UVec>(b);
   acc += as_float(x << 16) * as_float(y << 16);

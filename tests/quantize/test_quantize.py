@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 import npusim
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
@@ -334,3 +336,44 @@ def test_a_machine_of_bytes_computes_all_between_the_first_and_the_last(net: Mod
     kinds = {node.op for node in machine.nodes if node.type.dtype == "float32"}
     assert "aten.mean.dim" not in kinds
     assert sum(node.op in (INT8_CONV, INT8_MATMUL) for node in machine.nodes) == 5 + 1
+
+
+class Decoder(nn.Module):
+    """Two transposed convolutions, the second of taps that overlap, joined with what was before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(4, 24, 3, padding=1)
+        self.up = nn.ConvTranspose2d(24, 10, 2, 2)
+        self.smooth = nn.ConvTranspose2d(34, 6, 3, 2, 1, output_padding=1)
+        self.leave = nn.Conv2d(6, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps [N, 4, 6, 6] to [N, 3, 24, 24]."""
+        y = functional.relu(self.enter(x))
+        y = torch.cat([functional.interpolate(y, scale_factor=2.0), self.up(y)], dim=1)
+        return self.leave(functional.relu(self.smooth(y)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_transposed_convolutions_multiply_bytes(mode: str) -> None:
+    torch.manual_seed(4)
+    net = made(Decoder(), torch.zeros(1, 4, 6, 6))
+    found = npusim.quantize(net.graph, net.weights, net.data, mode=mode)
+    assert found.report.quantized == 4
+    assert sum(bool(n.attrs.get("transposed")) for n in products(found.graph)) == 2
+    x = net.data["x"]
+    assert sqnr(outputs(found.graph, found.weights, x), outputs(net.graph, net.weights, x)) > 25
+    assert all((layer.weight_sqnr or 0) > 30 for layer in found.report.layers)
+
+
+def test_transposed_convolutions_without_phases_stay_float32() -> None:
+    torch.manual_seed(4)
+    layers = (
+        nn.Conv2d(4, 4, 1),
+        nn.ConvTranspose2d(4, 4, 1, 2),
+        nn.ConvTranspose2d(4, 4, 2, 2, groups=2),
+    )
+    net = made(nn.Sequential(*layers), torch.zeros(1, 4, 4, 4))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    assert len(found.report.layers) == 1

@@ -69,7 +69,7 @@ _MILD = frozenset(
 )
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _ADDING = frozenset(("add", "sub", "fma"))
-_LAST_SHARE = 1 / 16  # of all multiply-adds that last products may have, to be left in float32
+_LAST_SHARE = 1 / 64  # of all multiply-adds that last products may have, to be left in float32
 _LEAST_TERMS = 16  # of a product, to average the errors of its operands
 _LEAST_SUMS = 4  # of a stream
 # Multiply-adds, for each element of a stream that is converted for them, that take twenty times as

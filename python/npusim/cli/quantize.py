@@ -25,7 +25,7 @@ from npusim.errors import Error
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
-from npusim.quantize import MODES, QuantizedModel
+from npusim.quantize import ATTENTION, MODES, QuantizedModel
 from npusim.quantize.metrics import METRICS
 from npusim.quantize.parameters import LIMITS
 from npusim.quantize.ranges import METHODS
@@ -51,6 +51,11 @@ _PATH = click.Path(path_type=Path)
     type=click.Choice(tuple(LIMITS)),
     help="Default: uint8, but int8 where the --target's array does not multiply that.",
 )
+@click.option(
+    "--attention",
+    type=click.Choice(ATTENTION),
+    help="What attention multiplies. Default: bfloat16, float32 where --target is a machine.",
+)
 @click.option("--target", metavar="NAME|FILE", help="That the model is for.")
 @click.option("--skip", multiple=True, metavar="LAYER", help="Stays float32; repeatable.")
 @click.option("--sensitivity", is_flag=True, help="Measure each layer alone in bytes.")
@@ -69,6 +74,7 @@ def quantize(
     ranges: str,
     percentile: float,
     activations: str | None,
+    attention: str | None,
     target: str | None,
     skip: tuple[str, ...],
     sensitivity: bool,
@@ -96,6 +102,7 @@ def quantize(
             ranges=ranges,
             percentile=percentile,
             activations=activations,
+            attention=attention,
             target=target,
             skip=skip,
             sensitivity=sensitivity,

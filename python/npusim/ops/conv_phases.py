@@ -8,9 +8,13 @@ each position, and most of them hit nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+
+from npusim.ir.graph import Node
+from npusim.ir.symbolic import is_symbolic
+from npusim.ir.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,18 @@ class Phase:
     padding: int
     last_tap: int
     taps: int
+
+
+def has_phases(conv: Node, types: Mapping[str, TensorType]) -> bool:
+    """Tells whether a transposed `npu.conv` of one group is plain ones: each phase has taps."""
+    x, w = (types[i] for i in conv.inputs[:2] if i is not None)
+    stride, dilation = conv.attrs["stride"], conv.attrs["dilation"]
+    assert isinstance(stride, tuple) and isinstance(dilation, tuple)
+    if is_symbolic((*x.shape, *w.shape)) or conv.attrs["groups"] != 1:
+        return False
+    pairs = zip(w.shape[2:], stride, strict=True)
+    taps = all(isinstance(s, int) and k >= s for k, s in pairs)
+    return taps and all(d == 1 for d in dilation)
 
 
 def phases(

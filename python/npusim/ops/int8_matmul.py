@@ -2,7 +2,9 @@
 
 * `npu.int8_matmul(a[…, m, k], b[…, k, n], …)`, broadcast as PyTorch's matmul; a may be a vector.
 * `npu.int8_conv(x[b, c, spatial…], w[out, in/groups, kernel…], …)`; `padding` is before each
-  spatial dimension, `padding_back` behind. What is padded counts as the zero point of x.
+  spatial dimension, `padding_back` behind. What is padded counts as the zero point of x. With
+  `transposed` it is the transposed convolution by the same w, of one group and without dilation;
+  what is padded is cut off the result, and a negative number adds to it.
 
 Both take, after the two, and None for each that is absent: x_zero (one element of x's dtype),
 w_zero (one, or one a column, of w's dtype), scale (likewise, float32), sum_bias[n] (int32),
@@ -41,6 +43,7 @@ from npusim.ops.conv import (
     strides5,
     window_params,
 )
+from npusim.ops.conv_phases import phases
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.int8_reference import (
     BYTES,
@@ -103,13 +106,51 @@ def _lower_int8_conv(node: Node, low: Lowering) -> None:
     y = channels_last_result(node, low)
     if y.numel == 0:
         return
-    rank, groups = x.rank - 2, node.attrs["groups"]
-    assert isinstance(groups, int)
     order = channels_last(x.rank)
     residual = None if node.inputs[7] is None else low.stored(low.view(node.inputs[7]), order)
-    depthwise = groups == x.shape[1] == y.shape[1] and groups > 1
     x = low.stored(x, order)
-    attrs = {k: as_tuple(node.attrs[k], rank) for k in ("stride", "padding", "dilation")}
+    names = ("stride", "padding", "dilation")
+    attrs = {k: as_tuple(node.attrs[k], x.rank - 2) for k in names}
+    emit = _emit_phases if node.attrs.get("transposed") else _emit_conv
+    emit(node, low, x, w, residual, y, attrs)
+
+
+def _emit_phases(
+    node: Node,
+    low: Lowering,
+    x: View,
+    w: View,
+    residual: View | None,
+    y: View,
+    attrs: dict[str, tuple[int, ...]],
+) -> None:
+    """Emits a transposed convolution as plain ones, each of which writes every stride-th of y."""
+    stride, ones = attrs["stride"], (1,) * (x.rank - 2)
+    for phase in phases(y.shape[2:], w.shape[2:], stride, attrs["padding"]):
+        of_x, of_w, of_y, of_residual = x, w, y, residual
+        for d, (one, step) in enumerate(zip(phase, stride, strict=True), start=2):
+            of_x = of_x.slice(d, one.cut, max(0, x.shape[d] - one.cut))
+            of_w = of_w.slice(d, one.last_tap, one.taps, -step)
+            of_y = of_y.slice(d, one.start, one.count, step)
+            if of_residual is not None:
+                of_residual = of_residual.slice(d, one.start, one.count, step)
+        padding = tuple(one.padding for one in phase)
+        geometry = {"stride": ones, "padding": padding, "dilation": ones}
+        _emit_conv(node, low, of_x, low.dense(of_w), of_residual, of_y, geometry)
+
+
+def _emit_conv(
+    node: Node,
+    low: Lowering,
+    x: View,
+    w: View,
+    residual: View | None,
+    y: View,
+    attrs: dict[str, tuple[int, ...]],
+) -> None:
+    groups = node.attrs["groups"]
+    assert isinstance(groups, int)
+    depthwise = groups == x.shape[1] == y.shape[1] and groups > 1
     taps, (outputs, channels) = prod(w.shape[2:]), w.shape[:2]
     w = low.dense(w) if taps > 1 else w
     parts = 1 if depthwise else groups
@@ -213,6 +254,7 @@ _STEP = ((1,), ("float32", 0.03125))
 _INVERSE = ((1,), ("float32", 20.0))
 _CONV = {"stride": (2, 1), "padding": (1, 1), "padding_back": (0, 1), "dilation": (1, 1)}
 _NONE = (None,) * 6
+_TRANSPOSED = {**_CONV, "padding": (1, 2), "padding_back": (0, 0), "groups": 1, "transposed": True}
 
 register(
     OpDef(
@@ -273,6 +315,16 @@ register(
                 ((1, 72, 6, 6), (72, 1, 3, 3), (1,), None, _STEP, *(None,) * 3, _INVERSE, None),
                 {**_PLAIN, **_CONV, "groups": 72, "dtype": "int8", "act": "silu"},
                 "activated depthwise",
+            ),
+            Case(
+                ((2, 20, 5, 4), (9, 20, 2, 2), (1,), (9,), *_NONE),
+                {**_PLAIN, **_TRANSPOSED, "stride": (2, 2), "padding": (0, 0)},
+                "transposed",
+            ),
+            Case(
+                ((1, 8, 4, 5), (24, 8, 4, 3), (1,), None, _STEP, *(None,) * 4, None),
+                {**_PLAIN, **_TRANSPOSED, "padding_back": (1, -1), "dtype": "uint8"},
+                "transposed bytes",
             ),
         ),
         dtypes=BYTES,

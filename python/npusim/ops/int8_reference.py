@@ -55,6 +55,7 @@ def reference_int8_conv(
     dilation: Sequence[int],
     groups: int,
     dtype: str,
+    transposed: bool = False,
     requantize: str = FLOAT32,
     **epilogue: Any,
 ) -> Tensor:
@@ -67,11 +68,18 @@ def reference_int8_conv(
     pads = [n for pair in zip(padding, padding_back, strict=True) for n in pair[::-1]][::-1]
     channel = (-1, *(1,) * (rank + 1))
     weight = _shifted(w, None if w_zero is None else w_zero.reshape(channel))
-    zeros = (0,) * rank
-    total = torch.convolution(
-        F.pad(_shifted(x, x_zero), pads), weight, None, tuple(stride), zeros, tuple(dilation),
-        False, zeros, groups,
-    )  # fmt: skip
+    zeros, shifted = (0,) * rank, _shifted(x, x_zero)
+    if transposed:
+        whole = torch.convolution(
+            shifted, weight.transpose(0, 1), None, tuple(stride), zeros, tuple(dilation),
+            True, zeros, groups,
+        )  # fmt: skip
+        total = F.pad(whole, [-n for n in pads])
+    else:
+        total = torch.convolution(
+            F.pad(shifted, pads), weight, None, tuple(stride), zeros, tuple(dilation),
+            False, zeros, groups,
+        )  # fmt: skip
     return _finished(total, rest[2:], dtype, (-1, *(1,) * rank), requantize, epilogue)
 
 
@@ -178,14 +186,20 @@ def infer_int8_conv(
     dilation: Sequence[int],
     groups: int,
     dtype: str,
+    transposed: bool = False,
     requantize: str = FLOAT32,
     **epilogue: Any,
 ) -> TensorType:
     """Returns the type of `npu.int8_conv`; ShapeError when operands or attributes do not fit."""
+    as_stored = w
+    if transposed:
+        if groups != 1 or any(d != 1 for d in dilation) or w.rank < 2:
+            raise ShapeError(f"{INT8_CONV}: transposed, it has one group and no dilation.")
+        as_stored = TensorType(w.dtype, (w.shape[1], w.shape[0], *w.shape[2:]))
     plain = infer_conv(
-        x, w, None, None, stride=stride, padding=padding, padding_back=padding_back,
-        dilation=dilation, output_padding=(0,) * len(stride), groups=groups, transposed=False,
-        **NO_EPILOGUE,
+        x, as_stored, None, None, stride=stride, padding=padding, padding_back=padding_back,
+        dilation=dilation, output_padding=(0,) * len(stride), groups=groups,
+        transposed=transposed, **NO_EPILOGUE,
     )  # fmt: skip
     result = TensorType(dtype, plain.shape)
     _check_operands(INT8_CONV, (x, w, *rest), result, plain.shape[1], requantize, epilogue)

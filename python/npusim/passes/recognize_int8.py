@@ -5,9 +5,11 @@ scaled, multiplied, and what comes out is rounded to bytes again. Where the targ
 
 * a convolution or product of two values that bytes stand for becomes `npu.int8_conv` or
   `npu.int8_matmul`, whose sums are exact, with the product of both scales;
-* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes after it join it, and so
-  does a sum with other bytes that is rounded to bytes, or any other activation that is; a clamp
-  before a rounding goes where bytes saturate at its bounds anyway;
+* a convolution may be a transposed one, where it is plain ones by phases and floats are to be had;
+* a factor, a bias of int32 or of floats, a ReLU and a rounding to bytes or, where floats are to
+  be had, to bfloat16 after it join it, and so does a sum with other bytes that is rounded to
+  bytes, or any other activation that is; a clamp before a rounding goes where bytes saturate at
+  its bounds anyway;
 * bytes that are moved, joined, or the largest of which is taken, between two equal quantizations
   stay bytes;
 * for a described machine, sums of bytes with others, their means over windows, and other
@@ -58,11 +60,12 @@ from npusim.analysis.quantized_values import (
     quantization,
     same,
 )
-from npusim.analysis.shapes import VIEWS
-from npusim.ir.graph import Graph, Node
+from npusim.analysis.shapes import VIEWS, ints
+from npusim.ir.graph import Attr, Graph, Node
 from npusim.ir.rewrite import drop_dead
 from npusim.ir.rewriter import Answer, Rewriter, become, rewrite
 from npusim.ir.types import TensorType
+from npusim.ops.conv_phases import has_phases
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.int8_reference import BYTES, INT8_CONV, INT8_MATMUL
 from npusim.targets.target_config import TargetConfig
@@ -90,7 +93,7 @@ def _visit(
     if len(node.outputs) != 1:
         return None
     if node.op == "npu.conv":
-        return _convolution(node, rewriter)
+        return _convolution(node, bytes_alone, rewriter)
     if node.op == "npu.linear" or node.op in _MATMULS:
         return _product(node, rewriter)
     if node.op == "aten._to_copy.default":
@@ -137,19 +140,36 @@ def _has_epilogue(node: Node) -> bool:
     return node.op == "npu.linear" and (node.attrs["act"] != "copy" or node.attrs["residual"] != 0)
 
 
-def _convolution(node: Node, rewriter: Rewriter) -> Answer:
+def _convolution(node: Node, bytes_alone: bool, rewriter: Rewriter) -> Answer:
     x, w, bias, residual = node.inputs
     assert x is not None and w is not None
-    plain = node.attrs["act"] == "copy" and residual is None and not node.attrs["transposed"]
+    plain = node.attrs["act"] == "copy" and residual is None
+    transposed = bool(node.attrs["transposed"])
     if not plain or node.type.dtype != "float32":
         return None
-    pair = pair_of(x, w, 0, node, rewriter)
+    if transposed and (bytes_alone or not has_phases(node, rewriter.types)):
+        return None
+    pair = pair_of(x, w, int(transposed), node, rewriter)
     if pair is None:
         return None
-    inputs = operands_of(pair, bias, node, rewriter)
     names = ("stride", "padding", "padding_back", "dilation", "groups")
-    attrs = {**{n: node.attrs[n] for n in names}, "dtype": "float32", **NO_EPILOGUE}
+    attrs: dict[str, Attr] = {n: node.attrs[n] for n in names}
+    if transposed:
+        attrs |= {"transposed": True, "padding_back": _cut_behind(node)}
+        shape = rewriter.types[w].shape
+        dims = (1, 0, *range(2, len(shape)))
+        type = TensorType(rewriter.types[pair.w].dtype, tuple(shape[d] for d in dims))
+        turned = rewriter.emit("aten.permute.default", (pair.w,), type, {"dims": dims}, like=node)
+        pair = replace(pair, w=turned)
+    inputs = operands_of(pair, bias, node, rewriter)
+    attrs |= {"dtype": "float32", **NO_EPILOGUE}
     return None if inputs is None else become(node, INT8_CONV, inputs, attrs)
+
+
+def _cut_behind(node: Node) -> tuple[int, ...]:
+    rank = node.type.rank - 2
+    behind, added = (ints(node, name, rank) for name in ("padding_back", "output_padding"))
+    return tuple(b - a for b, a in zip(behind, added, strict=True))
 
 
 def _conversion(
@@ -169,13 +189,17 @@ def _conversion(
             or activated(node, written, activations, rewriter)
             or (elementwise(node, written, rule, rewriter) if bytes_alone else None)
         )
-    if node.type.dtype not in ("int32", "float32") or not rewriter.only_feeds(x, node):
+    kept = ("int32", "float32") if bytes_alone else ("int32", "float32", "bfloat16")
+    if node.type.dtype not in kept or not rewriter.only_feeds(x, node):
         return None
     product = rewriter.producer(x)
     if product is None or product.op not in {*_MATMULS, *PRODUCTS}:
         return None
     if product.type.shape != node.type.shape:
         return None
+    if node.type.dtype == "bfloat16":
+        floats = product.op in PRODUCTS and product.type.dtype == "float32"
+        return continued(node, product, product.inputs, dtype="bfloat16") if floats else None
     if product.op in _MATMULS and product.type.dtype == "int64":
         return _wide_product(node, product, rewriter)
     if product.op in PRODUCTS and product.type.dtype == "int32" and node.type.dtype == "float32":

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from npusim.targets import TargetConfig
 
 MODES = ("static", "dynamic")
+ATTENTION = ("float32", "bfloat16")  # what it may multiply
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def quantize(
     ranges: str = "minmax",
     percentile: float = 99.99,
     activations: str | None = None,
+    attention: str | None = None,
     target: str | TargetConfig | None = None,
     skip: Sequence[str] = (),
     sensitivity: bool = False,
@@ -88,6 +90,8 @@ def quantize(
         percentile: the share of elements that "percentile" keeps, in percent.
         activations: "uint8" or "int8"; dynamic ones are uint8. By default "uint8",
             but "int8" where the array of the target's machine does not multiply that.
+        attention: what attention multiplies whose result becomes bytes for layers: "float32" or
+            "bfloat16". By default the latter, but the former where the target describes a machine.
         target: that the model is for, as `npusim.compile` takes it.
         skip: names of layers that stay float32, or of modules that layers are in.
         sensitivity: measure the metric with each layer alone in bytes.
@@ -108,14 +112,16 @@ def quantize(
     from npusim.quantize.flow import Options, quantized
     from npusim.targets import TargetConfig
 
+    machine = TargetConfig.named(target) if isinstance(target, str) else target
+    npu = machine.npu if machine is not None else None
+    if attention is None:
+        attention = "bfloat16" if npu is None else "float32"
     if activations is None:
-        machine = TargetConfig.named(target) if isinstance(target, str) else target
-        npu = machine.npu if machine is not None and mode != "dynamic" else None
-        taken = npu is None or "uint8" in npu.mxu.macs_per_pe_cycle
+        taken = npu is None or mode == "dynamic" or "uint8" in npu.mxu.macs_per_pe_cycle
         activations = "uint8" if taken else "int8"
     if mode not in MODES:
         raise Error(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
     options = Options(
-        mode, ranges, percentile, activations, tuple(skip), sensitivity, bound, metric
+        mode, ranges, percentile, activations, attention, tuple(skip), sensitivity, bound, metric
     )
     return quantized(model, weights, data, options, evaluation, threads, progress)

@@ -14,7 +14,8 @@ from npusim.compile import Progress
 from npusim.errors import Error, GraphError, ShapeError
 from npusim.ir.graph import Graph
 from npusim.ir.module import Module, load_ir
-from npusim.quantize import QuantizedModel
+from npusim.quantize import ATTENTION, QuantizedModel
+from npusim.quantize.attention import attention_between, with_bfloat16
 from npusim.quantize.calibration_data import CalibrationData, Data
 from npusim.quantize.layers import Layer, canonical, layers_of
 from npusim.quantize.metrics import Metric, metric_named, sqnr
@@ -38,6 +39,7 @@ class Options:
     ranges: str
     percentile: float
     activations: str
+    attention: str
     skip: tuple[str, ...]
     sensitivity: bool
     bound: float | None
@@ -49,6 +51,10 @@ class Options:
         if self.activations not in LIMITS:
             raise Error(
                 f"Activations cannot be {self.activations!r}.", hint=f"Or {', '.join(LIMITS)}."
+            )
+        if self.attention not in ATTENTION:
+            raise Error(
+                f"Attention cannot multiply {self.attention!r}.", hint=f"Or {', '.join(ATTENTION)}."
             )
         if self.mode == "dynamic" and (self.activations != "uint8" or self.ranges != "minmax"):
             raise Error(
@@ -163,7 +169,7 @@ class _Work:
         arrays = static_arrays(self._graph, values, self._weights, self._device)
         stored: dict[str, LayerBytes] = {}
         for layer in self._all:
-            weight = arrays[layer.weight]
+            weight = _by_channel(layer, arrays)
             bias = None if layer.bias is None else arrays[layer.bias]
             if np.isfinite(weight).all() and (bias is None or np.isfinite(bias).all()):
                 stored[layer.node.name] = LayerBytes.of(weight, bias)
@@ -197,7 +203,10 @@ class _Work:
 
     def _written(self, layers: Sequence[Layer]) -> tuple[Graph, dict[str, Any]]:
         placement = placed(self._graph, layers, dynamic=self._options.dynamic)
-        return written(self._graph, placement, self._parameters(placement), self._bytes)
+        graph, tensors = written(self._graph, placement, self._parameters(placement), self._bytes)
+        if self._options.attention == "bfloat16":
+            graph = with_bfloat16(graph, attention_between(self._graph, placement.layers))
+        return graph, tensors
 
     def _report(self, choice: Choice) -> QuantizationReport:
         options = self._options
@@ -216,7 +225,7 @@ class _Work:
         parameters: Mapping[str, Parameters],
         choice: Choice,
     ) -> LayerReport:
-        stored, weight = self._bytes.get(layer.node.name), self._arrays[layer.weight]
+        stored, weight = self._bytes.get(layer.node.name), _by_channel(layer, self._arrays)
         operand = placement.operands.get(layer.node.name, layer.x)
         return LayerReport(
             name=layer.name,
@@ -240,6 +249,11 @@ class _Work:
         histogram = self._seen.histograms.get(value)
         clipped = 0.0 if histogram is None else histogram.outside(*parameters.range)
         return {**known, "scale": parameters.scale, "zero": parameters.zero, "clipped": clipped}
+
+
+def _by_channel(layer: Layer, arrays: Mapping[str, Any]) -> Any:
+    weight = arrays[layer.weight]
+    return weight.swapaxes(0, 1) if layer.transposed else weight
 
 
 def _skipped(layers: Sequence[Layer], skip: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from npusim.errors import GraphError, at
 from npusim.ir.graph import Graph, Node
 from npusim.ir.module import Module
+from npusim.ops.conv_phases import has_phases
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
 from npusim.passes import PIPELINE
 from npusim.passes.canonicalize_conv import canonicalize_conv
@@ -22,7 +23,9 @@ from npusim.passes.fold_constants import fold_constants
 from npusim.passes.fold_scale import fold_scale
 from npusim.passes.move_repetition import move_repetition
 from npusim.passes.promote_operands import promote_operands
+from npusim.passes.recognize_attention import recognize_attention
 from npusim.passes.recognize_int8 import recognize_int8
+from npusim.passes.recognize_softmax import recognize_softmax
 from npusim.passes.remove_noops import remove_noops
 from npusim.passes.run import run_passes
 from npusim.passes.simplify_views import simplify_views
@@ -39,6 +42,8 @@ _CANONICAL = (
     remove_noops,
     eliminate_common_subexpressions,
     simplify_views,
+    recognize_softmax,
+    recognize_attention,
     canonicalize_conv,
     canonicalize_linear,
     fold_batch_norm,
@@ -68,6 +73,11 @@ class Layer:
     def weight(self) -> str:
         """The static value it is multiplied with, one channel of the result an index."""
         return self.node.inputs[1] or ""
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the channels of the result are the second dimension of the weight."""
+        return bool(self.node.attrs.get("transposed"))
 
     @property
     def bias(self) -> str | None:
@@ -126,9 +136,11 @@ def _is_layer(node: Node, graph: Graph) -> bool:
     if node.op not in ("npu.conv", "npu.linear") or node.attrs["act"] != "copy":
         return False
     x, w, bias, residual = node.inputs
-    if x is None or w is None or residual is not None or node.attrs.get("transposed"):
+    if x is None or w is None or residual is not None:
         return False
     types, static = graph.types, graph.static_values
+    if node.attrs.get("transposed") and not has_phases(node, types):
+        return False
     if w not in static or x in static or not types[w].numel or not types[x].rank:
         return False
     if bias is not None and (bias not in static or types[bias].rank != 1):

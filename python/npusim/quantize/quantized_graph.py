@@ -32,7 +32,7 @@ class LayerBytes:
     """A layer's weight in bytes, with its bias as it was.
 
     Attributes:
-        codes: int8, of the weight's shape.
+        codes: int8, of the weight's shape, the channels of the result first.
         scales: float32, one a channel.
         bias: float32, one a channel; None without.
     """
@@ -154,7 +154,12 @@ class _Writing:
         wide = _cast(self._weights[node.name], type, node, rewriter)
         shape = (stored.codes.shape[0], *(1,) * (stored.codes.ndim - 1))
         scales = _constant(stored.scales.reshape(shape), rewriter)
-        return rewriter.emit("aten.mul.Tensor", (wide, scales), type, like=node)
+        made = rewriter.emit("aten.mul.Tensor", (wide, scales), type, like=node)
+        if not layer.transposed:
+            return made
+        dims = (1, 0, *range(2, type.rank))
+        type = replace(type, shape=tuple(type.shape[d] for d in dims))
+        return rewriter.emit("aten.permute.default", (made,), type, {"dims": dims}, like=node)
 
     def _bias(self, layer: Layer, node: Node, rewriter: Rewriter) -> str | None:
         value = self._biases.get(node.name)
