@@ -425,6 +425,8 @@ def test_connections_that_wait_are_a_front_ends_too() -> None:
     front: Any = object.__new__(FrontEnd)
     (front._handing, theirs), front._native = socket.socketpair(), None
     front._handed, front._told, front._is_gone = 0, (0, 0), False
+    answers: list[bytes] = []
+    front.send = answers.append
     with front._handing, theirs:
         assert front.hand(theirs) and front.hand(theirs)
         assert front.connections == 2
@@ -495,7 +497,8 @@ def test_files_of_the_current_folder_are_not_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "uvicorn.py").write_text("raise SystemExit(7)")
     ended = threading.Event()
-    front = FrontEnd(1, Served("model"), lambda *_: None, lambda _: ended.set())
+    with take_port("127.0.0.1", 0) as port:
+        front = FrontEnd(1, Served("model"), port, lambda *_: None, lambda _: ended.set())
     client, other = socket.socketpair()
     with client:
         with other:
@@ -514,7 +517,8 @@ def test_a_front_end_that_is_not_understood_ends() -> None:
     def hear(*_: object) -> None:
         raise RuntimeError("what is this?")
 
-    front = FrontEnd(1, Served("model"), hear, lambda _: ended.set())
+    with take_port("127.0.0.1", 0) as port:
+        front = FrontEnd(1, Served("model"), port, hear, lambda _: ended.set())
     client, other = socket.socketpair()
     with client:
         with other:

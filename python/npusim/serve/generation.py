@@ -270,12 +270,12 @@ class Generator:
         except asyncio.TimeoutError:
             raise RequestError(
                 f"The form of the answer takes more than {_COMPILE:g} s to prepare.",
-                param="response_format",
+                param=spec.field,
             ) from None
         except RequestError:
             raise
         except Error as error:
-            raise RequestError(str(error), param="response_format") from error
+            raise RequestError(str(error), param=spec.field) from error
 
 
 class Generation:
