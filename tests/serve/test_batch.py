@@ -94,7 +94,7 @@ def test_rows_that_fail_say_why(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
-    requests = write(tmp_path / "in.jsonl", [row(n, max_tokens=300) for n in range(400)])
+    requests = write(tmp_path / "in.jsonl", [row(n, max_tokens=300) for n in range(120)])
     answers, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
     process = subprocess.Popen(
         command(folder, requests, answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -106,7 +106,7 @@ def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
     process.wait()
     assert not answers.exists()
     with journal.open("ab") as file:  # cut off in the middle of a row
-        file.write(b'{"line": 399, "row": {"id"')
+        file.write(b'{"line": 119, "row": {"id"')
     other = write(tmp_path / "other.jsonl", [row(1)])
     code, told = run(folder, other, answers)
     assert code == 2 and "other requests" in told
@@ -114,7 +114,7 @@ def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
     assert code == 0, told
     assert json.JSONDecoder().raw_decode(told)[0]["resumed"] >= 4
     made = read(answers)
-    assert [answer["custom_id"] for answer in made] == [f"r{number}" for number in range(400)]
+    assert [answer["custom_id"] for answer in made] == [f"r{number}" for number in range(120)]
     assert all(len(a["response"]["body"]["choices"][0]["text"]) == 300 for a in made)
     assert not journal.exists()
 

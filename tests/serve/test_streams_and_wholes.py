@@ -1,4 +1,4 @@
-"""A stream says what a whole answer does, whatever was asked: text, tokens, records, ends, usage."""
+"""A stream says what a whole answer does, whatever was asked: text, tokens, records, ends."""
 
 from __future__ import annotations
 

@@ -289,9 +289,10 @@ def _kept(line: bytes) -> tuple[int, dict[str, Any]] | None:
     except RequestError:
         return None
     number, row = value.get("line"), value.get("row")
-    response = row.get("response") if isinstance(row, dict) else None
-    status = response.get("status_code") if isinstance(response, dict) else None
-    if not isinstance(number, int) or not isinstance(status, int):
+    if not isinstance(number, int) or not isinstance(row, dict):
+        return None
+    response = row.get("response")
+    if not isinstance(response, dict) or not isinstance(response.get("status_code"), int):
         return None
     return number, row
 
