@@ -439,7 +439,7 @@ def told_by(native: BrokenEngine) -> list[tuple[Kind, Any]]:
     """Returns what a front end is told that asks an engine."""
     front: Any = object.__new__(FrontEnd)
     sent: list[bytes] = []
-    front.reader, front._native = 1, native
+    front.reader, front._native, front._failure = 1, native, ""
     front._order, front._put = threading.Lock(), sent.append
     ((kind, content),) = Messages().push(submission(4, 0, [1], {}))
     front._act(kind, content)
@@ -457,15 +457,15 @@ def test_an_engine_that_has_failed_is_healthy_nowhere() -> None:
     (failed, (kind, told)) = told_by(BrokenEngine(DeviceError(why), why))
     assert failed == (Kind.FAILED, why) and kind is Kind.REFUSED and not told["busy"]
     link = ToldLink()
-    link.data_received(
-        json_message(Kind.HELLO, {"name": "model", "keys": [], "limits": asdict(Limits())})
-        + json_message(Kind.LOADED, FACTS)
-    )
+    hello = {"name": "model", "keys": [], "limits": asdict(Limits()), "silent_seconds": 30}
+    link.data_received(json_message(Kind.HELLO, hello) + json_message(Kind.LOADED, FACTS))
     assert link.server is not None
     link.server.ready().engine.check()
     link.data_received(json_message(*failed))
     with pytest.raises(DeviceError, match=why):
         link.server.ready().engine.check()
+    link.data_received(json_message(Kind.FAILED, ""))  # a step that hung has ended
+    link.server.ready().engine.check()
 
 
 class SessionsAtTheEnd:
