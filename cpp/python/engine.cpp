@@ -63,8 +63,10 @@ std::shared_ptr<ServingEngine> make(std::shared_ptr<Program> program,
 }
 
 std::shared_ptr<ServingEngine> of_model(const LanguageModel& model, int64_t max_requests,
-                                        double step_seconds, int64_t max_waiting) {
-  serve::EngineOptions options{.batch = {}, .max_waiting = max_waiting};
+                                        double step_seconds, int64_t max_waiting,
+                                        double most_step_seconds) {
+  serve::EngineOptions options{
+      .batch = {}, .max_waiting = max_waiting, .most_step_seconds = most_step_seconds};
   options.batch.max_requests = max_requests;
   options.batch.step_seconds = step_seconds;
   return std::make_shared<ServingEngine>(model.program(), model.device(), model.weights(), options);
@@ -282,7 +284,7 @@ void bind_engine(py::module_& module) {
            py::arg("max_waiting") = 1024, unlocked)
       .def_static("of_model", &of_model, py::arg("model"), py::kw_only(),
                   py::arg("max_requests") = 0, py::arg("step_seconds") = 0.0,
-                  py::arg("max_waiting") = 1024, unlocked)
+                  py::arg("max_waiting") = 1024, py::arg("most_step_seconds") = 0.0, unlocked)
       .def_static("memory", &memory_of, py::arg("program"))
       .def("submit", &submit, py::arg("tokens"), py::arg("options"), py::arg("reader") = 0)
       .def("poll", &poll, py::arg("timeout"))

@@ -38,6 +38,7 @@ std::chrono::duration<double> at_most(double seconds) {
 class Engine::Desk {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNowhere = SIZE_MAX;
+  static constexpr std::chrono::duration<double> kLook{1};  // of waiting, between two looks
   // What a reader has not polled.
   struct Inbox {
     std::condition_variable has_news;
@@ -55,6 +56,7 @@ class Engine::Desk {
   Desk(std::shared_ptr<StepRunner> runner, const EngineOptions& options)
       : batch_(std::move(runner), options.batch),
         most_open_(static_cast<uint64_t>(options.max_waiting + batch_.max_requests())),
+        most_step_(options.most_step_seconds),
         inboxes_{{0, std::make_shared<Inbox>()}},
         stats_(batch_.stats()),
         thread_([this] { serve(); }) {}
@@ -107,8 +109,12 @@ class Engine::Desk {
   std::vector<Event> poll(double seconds, ReaderId reader) {
     std::unique_lock lock(mutex_);
     const std::shared_ptr<Inbox> inbox = inbox_of(reader);
-    inbox->has_news.wait_for(lock, at_most(seconds),
-                             [&] { return inbox->news > 0 || inbox->is_left || is_closed_; });
+    const auto has_news = [&] { return inbox->news > 0 || inbox->is_left || is_closed_; };
+    for (auto left = at_most(seconds);
+         !inbox->has_news.wait_for(lock, std::min(left, kLook), has_news); left -= kLook) {
+      look();
+      if (left <= kLook) break;
+    }
     for (const Event& event : inbox->events) {
       const auto found = known_.find(event.request);
       if (found == known_.end()) continue;
@@ -184,6 +190,33 @@ class Engine::Desk {
     known_.erase(at);
   }
 
+  // Counts for how long a step has been running, and ends its requests when that is too long.
+  void look() {
+    const Clock::time_point now = Clock::now();
+    const std::chrono::duration<double> passed = now - looked_;
+    looked_ = now;
+    if (!is_stepping_ || is_hung_ || most_step_.count() == 0) return;
+    stepping_ += std::min(passed, kLook);
+    if (stepping_ >= most_step_) give_up();
+  }
+
+  void give_up() {
+    is_hung_ = true;
+    failure_ = "The engine hangs: a step has not ended for " +
+               std::to_string(static_cast<int64_t>(stepping_.count())) + " s";
+    std::vector<RequestId> open;
+    for (const auto& [id, known] : known_)
+      if (!known.has_ended) open.push_back(id);
+    std::sort(open.begin(), open.end());
+    for (const RequestId id : open) {
+      Event event{.request = id, .error = Error(ErrorCode::kDevice, failure_)};
+      tell_of(event);
+      send({Message::Kind::kCancel, id});
+    }
+    for (const auto& [_, inbox] : inboxes_) inbox->has_news.notify_all();
+    all_ended_.notify_all();
+  }
+
   void send(Message message) {
     messages_.push_back(std::move(message));
     has_messages_.notify_one();
@@ -213,9 +246,12 @@ class Engine::Desk {
   // Returns false when it is time to end.
   bool take_messages(bool may_wait) {
     std::unique_lock lock(mutex_);
+    is_stepping_ = is_hung_ = false;
     if (may_wait) has_messages_.wait(lock, [&] { return !messages_.empty() || is_closed_; });
     taken_.clear();
     taken_.swap(messages_);
+    is_stepping_ = true;
+    stepping_ = {};
     return !is_closed_;
   }
 
@@ -279,10 +315,10 @@ class Engine::Desk {
     ++inbox.news;
   }
 
-  // Whose event it is; null for one that was cancelled meanwhile.
+  // Whose event it is; null for one that was cancelled meanwhile, or whose step took too long.
   Known* hear(const Event& event) {
     const auto found = known_.find(event.request);
-    if (found == known_.end()) return nullptr;
+    if (found == known_.end() || found->second.has_ended) return nullptr;
     if (event.is_last()) {
       found->second.has_ended = true;
       --open_;
@@ -292,6 +328,7 @@ class Engine::Desk {
 
   Batch batch_;
   const uint64_t most_open_;
+  const std::chrono::duration<double> most_step_;
   std::vector<Message> taken_;
   std::vector<std::shared_ptr<Inbox>> told_;
   std::chrono::duration<double> desk_took_{0};  // of the thread, but for waiting and steps
@@ -307,6 +344,9 @@ class Engine::Desk {
   BatchStats stats_;
   std::string failure_;
   bool is_draining_ = false, is_closed_ = false;
+  bool is_stepping_ = false, is_hung_ = false;
+  std::chrono::duration<double> stepping_{0};  // of this step, as far as somebody looked
+  Clock::time_point looked_ = Clock::now();
 
   std::thread thread_;  // last: begins when all else is there
 };
@@ -315,6 +355,9 @@ Engine::Engine(std::shared_ptr<StepRunner> runner, const EngineOptions& options)
     : process_(fork_depth()) {
   if (options.max_waiting < 0 || options.max_waiting > INT32_MAX) {
     throw Error(ErrorCode::kLimit, "max_waiting must be 0 to 2147483647");
+  }
+  if (!(options.most_step_seconds >= 0)) {
+    throw Error(ErrorCode::kLimit, "most_step_seconds must be 0, which is for ever, or more");
   }
   try {
     desk_ = std::make_unique<Desk>(std::move(runner), options);

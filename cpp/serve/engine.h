@@ -17,6 +17,10 @@ namespace npusim::serve {
 struct EngineOptions {
   BatchOptions batch = {};
   int64_t max_waiting = 1024;  // requests beside those that can run; more are refused
+  // How long a step may take before the engine counts as hung: its requests fail, and more are
+  // refused until the step ends after all. Time in which nobody polls counts for little, as the
+  // process may have been stopped. 0: for ever.
+  double most_step_seconds = 0;
 };
 
 // Who polls the news of a request: any number, 0 where nobody says another.
@@ -26,8 +30,8 @@ using ReaderId = uint64_t;
 // destructor throw Error(kBusy).
 class Engine {
  public:
-  // Throws as Batch, Error(kLimit) for a negative max_waiting, and Error(kDevice) where the system
-  // gives no thread.
+  // Throws as Batch, Error(kLimit) for a negative max_waiting or most_step_seconds, and
+  // Error(kDevice) where the system gives no thread.
   Engine(std::shared_ptr<StepRunner> runner, const EngineOptions& options);
   ~Engine();  // as close
   Engine(const Engine&) = delete;
@@ -44,7 +48,8 @@ class Engine {
   void allow(RequestId id, TokenMask mask);
 
   // Waits for news of a reader's requests, so many seconds at most, and returns it: an event a
-  // request, in the order in which something first happened to each.
+  // request, in the order in which something first happened to each. Who polls sees to it that
+  // requests hear of a step that does not end.
   std::vector<Event> poll(double seconds, ReaderId reader = 0);
   // Ends all requests of a reader, and its waiting in poll. Its number is not to be used again.
   void leave(ReaderId reader);
@@ -52,7 +57,7 @@ class Engine {
   // Whether this is the process that has the thread.
   bool is_here() const noexcept;
   BatchStats stats() const;
-  // Why nothing is served any more; empty as long as something is.
+  // Why nothing is served any more, or until a step ends; empty as long as something is.
   std::string failure() const;
   const RunnerFacts& facts() const noexcept;
   int64_t max_requests() const noexcept;  // that run at a time

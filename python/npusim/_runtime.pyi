@@ -468,6 +468,7 @@ class Engine:
         max_requests: int = 0,
         step_seconds: float = 0.0,
         max_waiting: int = 1024,
+        most_step_seconds: float = 0.0,
     ) -> Engine: ...
     @staticmethod
     def memory(program: Program) -> dict[str, int]: ...

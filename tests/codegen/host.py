@@ -6,10 +6,13 @@ devices have, products of warpgroups and clusters of blocks, sources leave out f
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,10 @@ from npusim.codegen.launch_config import LaunchConfig
 from npusim.program.program import BufferKind, Command, CompiledProgram, Method
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+# What two libraries define alike is each one's own: shared memory has the size of its kernel.
+# Fibers jump from stack to stack, which a fortified library takes for a mistake.
+_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-ffp-contract=fast", "-fno-strict-aliasing",
+          "-fno-gnu-unique", "-U_FORTIFY_SOURCE")  # fmt: skip
 _HEADER = Path(__file__).with_name("host_cuda.h")
 # Declared by kernels/cuda/common/scalar.h for compilers without PTX.
 _CONVERSIONS = """
@@ -132,18 +139,19 @@ def build(
     Args:
         unwritten: the operands (bit i: operand i) that nothing writes before the kernels run.
     """
-    texts, configs = [f'#include "{_HEADER}"'], []
+    texts, configs = [], []
     for index, (stem, params) in enumerate(keys):
         source, config, options = specialise(stem, params, unwritten, variant)
         configs.append(config)
         texts.append(_wrapped(index, source, config, options))
     unit, library = folder / "kernels.cpp", folder / "kernels.so"
     unit.write_text("\n".join(texts))
-    command = [str(COMPILER), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=fast"]
-    # What two libraries define alike is each one's own: shared memory has the size of its kernel.
-    command += ["-fno-strict-aliasing", "-fno-gnu-unique"]
+    command = [str(COMPILER), *_FLAGS, "-include", str(_precompiled_header())]
     done = subprocess.run(
-        [*command, str(unit), "-o", str(library)], capture_output=True, text=True, check=False
+        [*command, "-shared", str(unit), "-o", str(library)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[:4000]
     loaded = ctypes.CDLL(str(library))
@@ -151,6 +159,22 @@ def build(
         key: HostKernel(getattr(loaded, f"run{i}"), config)
         for i, (key, config) in enumerate(zip(keys, configs, strict=True))
     }
+
+
+@functools.cache
+def _precompiled_header() -> Path:
+    """Returns a header that includes `host_cuda.h`, with its compiled form beside it.
+
+    Without the latter most of the time of a small kernel goes to the standard library's headers.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="npusim-host-cuda-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    header = folder / "host_cuda.h"
+    header.write_text(f'#include "{_HEADER}"\n')
+    suffix = "pch" if "clang" in str(COMPILER) else "gch"
+    command = [str(COMPILER), *_FLAGS, "-x", "c++-header", str(header)]
+    subprocess.run([*command, "-o", f"{header}.{suffix}"], check=True)
+    return header
 
 
 def _wrapped(index: int, source: str, config: LaunchConfig, options: Sequence[str]) -> str:

@@ -4,6 +4,7 @@
 // barriers is not what kernels/cuda holds.
 #pragma once
 #include <sched.h>
+#include <setjmp.h>
 #include <time.h>
 #include <ucontext.h>
 
@@ -44,13 +45,13 @@ namespace host {
 enum Wait { kNothing, kWarp, kBlock, kEnd };
 
 struct Fiber {
-  ucontext_t context;
+  jmp_buf place;  // where it waits; a ucontext_t would ask the system to mask signals at each turn
   std::unique_ptr<char[]> stack;
   Wait wait;
-  unsigned char slot[16];  // what a shuffle shows to the other lanes
+  alignas(16) unsigned char slot[48];  // what it shows to the other lanes
 };
 inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline void (*entry)(void**);
 inline void** entry_arguments;
 
@@ -59,11 +60,26 @@ inline constexpr size_t kStack = 1 << 16;
 inline void wait_for(Wait what) {
   Fiber& self = fibers[threadIdx.x];
   self.wait = what;
-  swapcontext(&self.context, &scheduler);
+  if (_setjmp(self.place) == 0) _longjmp(scheduler, 1);
 }
 inline void start() {
-  entry(entry_arguments);
-  wait_for(kEnd);
+  for (;;) {
+    entry(entry_arguments);
+    wait_for(kEnd);
+  }
+}
+
+// Lets a fiber run until it waits. One that has ended begins anew, on the stack it has.
+inline void resume(Fiber& fiber) {
+  if (_setjmp(scheduler) != 0) return;
+  if (fiber.stack) _longjmp(fiber.place, 1);
+  fiber.stack = std::make_unique<char[]>(kStack);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStack;
+  makecontext(&context, start, 0);
+  setcontext(&context);
 }
 
 // Whether all that still run among [first, last) wait for `what`.
@@ -84,22 +100,14 @@ inline void release(size_t first, size_t last, Wait what) {
 
 inline void run_block(size_t threads) {
   if (fibers.size() < threads) fibers.resize(threads);
-  for (size_t i = 0; i < threads; ++i) {
-    Fiber& fiber = fibers[i];
-    if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStack);
-    fiber.wait = kNothing;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStack;
-    makecontext(&fiber.context, start, 0);
-  }
+  for (size_t i = 0; i < threads; ++i) fibers[i].wait = kNothing;
   for (bool running = true; running;) {
     running = false;
     for (size_t i = 0; i < threads; ++i) {
       if (fibers[i].wait != kNothing) continue;
       running = true;
       threadIdx = {static_cast<unsigned>(i), 0, 0};
-      swapcontext(&scheduler, &fibers[i].context);
+      resume(fibers[i]);
     }
     for (size_t i = 0; i < threads; i += 32) release(i, i + 32 < threads ? i + 32 : threads, kWarp);
     release(0, threads, kBlock);
@@ -181,19 +189,29 @@ inline void ldmatrix(unsigned (&r)[4], unsigned at, bool transposed) {
 }
 template <typename F>
 void mma_16x8x16(float (&c)[4], const uint4& a, const uint2& b, F to_float) {
-  const std::array<uint4, 32> as = gather(a);
-  const std::array<uint2, 32> bs = gather(b);
   const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const auto element = [&](unsigned pair, unsigned k) { return to_float(pair >> (k % 2 * 16)); };
+  const Fiber* const lanes = &fibers[threadIdx.x / 32 * 32];
+  // Elements of a, then of b: converted once, by the lane that has them.
+  const unsigned words[6] = {a.x, a.y, a.z, a.w, b.x, b.y};
+  float elements[12];
+  for (unsigned i = 0; i < 12; ++i) elements[i] = to_float(words[i / 2] >> (i % 2 * 16));
+  static_assert(sizeof elements <= sizeof(Fiber::slot));
+  std::memcpy(fibers[threadIdx.x].slot, elements, sizeof elements);
+  wait_for(kWarp);
+  const auto shown = [&](unsigned by, unsigned word, unsigned k) {
+    float x;
+    std::memcpy(&x, lanes[by].slot + (word * 2 + k % 2) * sizeof x, sizeof x);
+    return x;
+  };
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
     for (unsigned k = 0; k < 16; ++k) {
-      const uint4& from = as[row % 8 * 4 + k % 8 / 2];
-      const uint2& with = bs[column * 4 + k % 8 / 2];
-      const unsigned low = row < 8 ? from.x : from.y, high = row < 8 ? from.z : from.w;
-      c[i] += element(k < 8 ? low : high, k) * element(k < 8 ? with.x : with.y, k);
+      const unsigned half = k / 8, pair = k % 8 / 2;
+      c[i] +=
+          shown(row % 8 * 4 + pair, row / 8 + 2 * half, k) * shown(column * 4 + pair, 4 + half, k);
     }
   }
+  wait_for(kWarp);
 }
 
 }  // namespace host

@@ -229,6 +229,43 @@ void says_that_it_has_failed() {
   check(engine.failure().find("has failed") != std::string::npos, "and says why");
 }
 
+void ends_requests_of_a_step_that_hangs() {
+  const auto runner = std::make_shared<HeldRunner>(facts_of_tests());
+  Engine engine(runner, {.max_waiting = 9, .most_step_seconds = 0.5});
+  const RequestId first = engine.submit({1}, asking(3), 7);
+  runner->starts.wait(0);
+  const RequestId second = engine.submit({2}, asking(3));
+  check(engine.poll(0.1).empty() && engine.failure().empty(), "a step may take a while");
+  const auto hears = [&](ReaderId reader, RequestId id) {
+    const std::vector<Event> events = engine.poll(kLong, reader);
+    return events.size() == 1 && events[0].request == id && events[0].error &&
+           events[0].error->code() == ErrorCode::kDevice;
+  };
+  check(hears(0, second) && hears(7, first), "those that run and those that wait are told");
+  check(engine.drain(kLong) && engine.stats().waiting == 0, "none is left to wait for");
+  check(engine.failure().find("hangs") != std::string::npos, "and everybody why");
+  check(engine.poll(0).empty() && engine.poll(1.5, 7).empty(), "once");
+  runner->let_go();
+  for (int i = 0; i < 600 && !engine.failure().empty(); ++i) engine.poll(0.1);
+  check(engine.failure().empty() && engine.poll(0, 7).empty(), "what came late is nobody's");
+  for (int i = 0; i < 600 && engine.stats().free_pages < 64; ++i) engine.poll(0.1);
+  check(engine.stats().free_pages == 64 && engine.stats().running == 0, "and their pages free");
+}
+
+void serves_again_after_a_step_that_hung() {
+  const auto runner = std::make_shared<HeldRunner>(facts_of_tests());
+  Engine engine(runner, {.most_step_seconds = 0.01});
+  engine.submit({1}, asking(3));
+  check(engine.poll(kLong).size() == 1, "it is told");
+  check_refused(ErrorCode::kDevice, "hangs", [&] { engine.submit({1}, asking(3)); });
+  runner->let_go();
+  for (int i = 0; i < 600 && !engine.failure().empty(); ++i) engine.poll(0.1);
+  const RequestId id = engine.submit({1, 2}, asking(7));
+  check(poll_until_ended(engine, 1).at(id).tokens.size() == 7, "and others are served");
+  check_refused(ErrorCode::kLimit, "most_step_seconds",
+                [&] { const Engine negative(runner, {.most_step_seconds = -1}); });
+}
+
 #ifndef _WIN32
 void serves_no_forked_process() {
   const auto runner = std::make_shared<HeldRunner>(facts_of_tests());
@@ -266,6 +303,8 @@ int main() {
   drains_and_closes();
   ends_what_is_left();
   says_that_it_has_failed();
+  ends_requests_of_a_step_that_hangs();
+  serves_again_after_a_step_that_hung();
 #ifndef _WIN32
   serves_no_forked_process();
 #endif

@@ -26,14 +26,18 @@ for _name in ("starlette", "uvicorn", "prometheus_client", "openai", "torch", "t
 class Running:
     """A server as a process.
 
+    Args:
+        arguments: of the verb.
+        command: of Python, which runs it.
+
     Attributes:
         url: where it is.
         log: what it said on stderr, a dict a line.
     """
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, command: tuple[str, ...] = ("-m", "npusim.cli")) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "npusim.cli", "serve", *map(str, arguments), "--port", "0"],
+            [sys.executable, *command, "serve", *map(str, arguments), "--port", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from npusim.errors import Error
+from npusim.serve.batch import _Journal
+
 from . import model
 
 
@@ -91,7 +94,7 @@ def test_rows_that_fail_say_why(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
-    requests = write(tmp_path / "in.jsonl", [row(n, max_tokens=300) for n in range(400)])
+    requests = write(tmp_path / "in.jsonl", [row(n, max_tokens=300) for n in range(120)])
     answers, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
     process = subprocess.Popen(
         command(folder, requests, answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -103,7 +106,7 @@ def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
     process.wait()
     assert not answers.exists()
     with journal.open("ab") as file:  # cut off in the middle of a row
-        file.write(b'{"line": 399, "row": {"id"')
+        file.write(b'{"line": 119, "row": {"id"')
     other = write(tmp_path / "other.jsonl", [row(1)])
     code, told = run(folder, other, answers)
     assert code == 2 and "other requests" in told
@@ -111,7 +114,7 @@ def test_a_run_that_was_ended_goes_on(folder: Path, tmp_path: Path) -> None:
     assert code == 0, told
     assert json.JSONDecoder().raw_decode(told)[0]["resumed"] >= 4
     made = read(answers)
-    assert [answer["custom_id"] for answer in made] == [f"r{number}" for number in range(400)]
+    assert [answer["custom_id"] for answer in made] == [f"r{number}" for number in range(120)]
     assert all(len(a["response"]["body"]["choices"][0]["text"]) == 300 for a in made)
     assert not journal.exists()
 
@@ -129,3 +132,52 @@ def test_answers_do_not_replace_what_is_there(folder: Path, tmp_path: Path) -> N
     requests = write(tmp_path / "in.jsonl", [row(1)])
     code, _ = run(folder, requests, requests)
     assert code == 2 and read(requests) == [row(1)]
+
+
+HEAD = b'{"journal": "key"}\n'
+KEPT = b'{"line": 1, "row": {"response": {"status_code": 200}}}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        (b"", 0),
+        (HEAD[:9], 0),
+        (HEAD, 0),
+        (HEAD + KEPT + KEPT[:20], 1),
+        (HEAD + KEPT + b"{}\n" + KEPT, 1),
+        (HEAD + KEPT + b'{"line": 1, "row": {"response": 5}}\n', 1),
+        (HEAD + KEPT + b'{"line": "1", "row": {"response": {"status_code": 200}}}\n', 1),
+        (HEAD + KEPT + b'{"line": 2, "row": {"response": {}}}\n', 1),
+        (HEAD + KEPT + b"\xff" * 9 + b"\n", 1),
+    ],
+)
+def test_a_journal_ends_where_it_is_none(tmp_path: Path, content: bytes, whole: int) -> None:
+    path = tmp_path / "out.partial"
+    path.write_bytes(content)
+    row = {"response": {"status_code": 400}}
+    with _Journal(path, "key") as journal:
+        assert len(journal.done) == whole
+        journal.add(7, row)
+    assert path.read_bytes().startswith(HEAD + KEPT * whole)
+    with _Journal(path, "key") as journal:
+        assert journal.done[7] == row and len(journal.done) == whole + 1
+
+
+@pytest.mark.parametrize("content", [b"x", b"x\n", HEAD[:-1] + b" \n", b'{"journal": "other"}\n'])
+def test_files_that_are_no_journal_stay_as_they_are(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "out.partial"
+    path.write_bytes(content)
+    with pytest.raises(Error, match="no journal"), _Journal(path, "key"):
+        pass
+    assert path.read_bytes() == content
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_a_journal_is_one_runs(tmp_path: Path) -> None:
+    with _Journal(tmp_path / "out.partial", "key") as first:
+        first.add(1, {"response": {"status_code": 200}})
+        with pytest.raises(Error, match="another run"), _Journal(first.path, "key"):
+            pass
+    with _Journal(first.path, "key") as again:
+        assert list(again.done) == [1]

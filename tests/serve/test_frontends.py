@@ -425,6 +425,8 @@ def test_connections_that_wait_are_a_front_ends_too() -> None:
     front: Any = object.__new__(FrontEnd)
     (front._handing, theirs), front._native = socket.socketpair(), None
     front._handed, front._told, front._is_gone = 0, (0, 0), False
+    answers: list[bytes] = []
+    front.send = answers.append
     with front._handing, theirs:
         assert front.hand(theirs) and front.hand(theirs)
         assert front.connections == 2
@@ -437,7 +439,7 @@ def told_by(native: BrokenEngine) -> list[tuple[Kind, Any]]:
     """Returns what a front end is told that asks an engine."""
     front: Any = object.__new__(FrontEnd)
     sent: list[bytes] = []
-    front.reader, front._native = 1, native
+    front.reader, front._native, front._failure = 1, native, ""
     front._order, front._put = threading.Lock(), sent.append
     ((kind, content),) = Messages().push(submission(4, 0, [1], {}))
     front._act(kind, content)
@@ -455,15 +457,15 @@ def test_an_engine_that_has_failed_is_healthy_nowhere() -> None:
     (failed, (kind, told)) = told_by(BrokenEngine(DeviceError(why), why))
     assert failed == (Kind.FAILED, why) and kind is Kind.REFUSED and not told["busy"]
     link = ToldLink()
-    link.data_received(
-        json_message(Kind.HELLO, {"name": "model", "keys": [], "limits": asdict(Limits())})
-        + json_message(Kind.LOADED, FACTS)
-    )
+    hello = {"name": "model", "keys": [], "limits": asdict(Limits()), "silent_seconds": 30}
+    link.data_received(json_message(Kind.HELLO, hello) + json_message(Kind.LOADED, FACTS))
     assert link.server is not None
     link.server.ready().engine.check()
     link.data_received(json_message(*failed))
     with pytest.raises(DeviceError, match=why):
         link.server.ready().engine.check()
+    link.data_received(json_message(Kind.FAILED, ""))  # a step that hung has ended
+    link.server.ready().engine.check()
 
 
 class SessionsAtTheEnd:
@@ -495,7 +497,8 @@ def test_files_of_the_current_folder_are_not_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "uvicorn.py").write_text("raise SystemExit(7)")
     ended = threading.Event()
-    front = FrontEnd(1, Served("model"), lambda *_: None, lambda _: ended.set())
+    with take_port("127.0.0.1", 0) as port:
+        front = FrontEnd(1, Served("model"), port, lambda *_: None, lambda _: ended.set())
     client, other = socket.socketpair()
     with client:
         with other:
@@ -514,7 +517,8 @@ def test_a_front_end_that_is_not_understood_ends() -> None:
     def hear(*_: object) -> None:
         raise RuntimeError("what is this?")
 
-    front = FrontEnd(1, Served("model"), hear, lambda _: ended.set())
+    with take_port("127.0.0.1", 0) as port:
+        front = FrontEnd(1, Served("model"), port, hear, lambda _: ended.set())
     client, other = socket.socketpair()
     with client:
         with other:

@@ -184,6 +184,14 @@ def test_schemas_that_cannot_be_used(paged: Running, schema: Any) -> None:
     refused(ask(paged, CHATS, {"messages": TURNS, "response_format": form, "max_tokens": 4}))
 
 
+def test_forms_that_grow_too_large_are_refused_by_their_field(paged: Running) -> None:
+    pytest.importorskip("llguidance")
+    for kind, value in (("regex", "(a{1000}){1000}"), ("regex", "("), ("grammar", "start: what")):
+        told = ask(paged, COMPLETIONS, {"prompt": "0", "structured_outputs": {kind: value}})
+        refused(told)
+        assert told[2]["error"]["param"] == f"structured_outputs.{kind}"
+
+
 def test_grammars_that_are_deep_end_no_server(paged: Running) -> None:
     """Which they would by the stack of whoever follows the rules, one call a rule."""
     pytest.importorskip("llguidance")

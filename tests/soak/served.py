@@ -2,7 +2,8 @@
 
 The server is a process of its own, over a model whose answers are known: after a digit comes the
 next one (tests/serve/model.py), by steps over pages. Each section checks every answer that it
-takes, that no page and no request is left, and says by how much the server's memory grew.
+takes, that no page, no request and no descriptor is left, and says by how much the server's memory
+grew.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class Server:
         parts = [Path(f"/proc/{pid}/statm").read_text("ascii") for pid in self._processes]
         pages = sum(int(part.split()[1]) for part in parts)
         return pages * resource.getpagesize() // 1024
+
+    def descriptors(self) -> int:
+        """Returns how many files and connections its processes have open."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self._processes)
 
     def stop(self) -> None:
         """Ends the process; AssertionError if it does not end well."""
@@ -187,9 +192,12 @@ def run(scale: float, wanted: str) -> Iterator[tuple[str, int, int]]:
             try:
                 warm = max(_CLIENTS, scaled // 10) if work is not long_queue else scaled
                 work(server, 0, warm)
-                before = server.resident_kib()
+                before, had = server.resident_kib(), server.descriptors()
                 work(server, warm, scaled - warm if work is not long_queue else scaled)
-                yield name, scaled, server.resident_kib() - before
+                grew = server.resident_kib() - before
+                if (has := server.descriptors()) > had:
+                    raise AssertionError(f"{has - had} descriptors are left")
+                yield name, scaled, grew
                 server.stop()
             finally:
                 server.process.kill()

@@ -64,6 +64,7 @@ def batch(
     from npusim.serve.batch import Outcome, answer_file
     from npusim.serve.engine import Engine
     from npusim.serve.generation import Generator
+    from npusim.serve.process import close_in_time
 
     if not requests.is_file():
         raise Error(f"There is no file {requests}.")
@@ -94,7 +95,7 @@ def batch(
         try:
             outcome = asyncio.run(work())
         finally:
-            engine.close()
+            close_in_time(engine)
     seconds = time.perf_counter() - began
     data = {**asdict(outcome), "seconds": seconds, "remark": served.remark}
     text = (

@@ -78,6 +78,13 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
     show_default=True,
     help="Seconds that requests may take to end after SIGTERM.",
 )
+@click.option(
+    "--step-timeout",
+    type=Finite(min=0),
+    default=600.0,
+    show_default=True,
+    help="Seconds that a step may take before the engine counts as hung; 0: for ever.",
+)
 @language_options(serving=True)
 @quantize_option
 @save_option
@@ -95,6 +102,7 @@ def serve(
     api_key_file: Path | None,
     max_body: int,
     drain_timeout: float,
+    step_timeout: float,
     language: LanguageOptions,
     quantize: str | None,
     save: Path | None,
@@ -130,6 +138,7 @@ def serve(
             device=device,
             max_batch=max_batch,
             max_waiting=max_waiting,
+            step_timeout=step_timeout,
             copy=running.copy_weights,
         )
 

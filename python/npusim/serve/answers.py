@@ -63,8 +63,11 @@ class Form(Protocol):
     chunk: str
     prefix: str
 
-    def choice(self, delta: Delta, prompt: Sequence[int], echo: str) -> dict[str, Any]:
-        """Returns what a choice of a whole answer has, beside index and reasons."""
+    def choice(
+        self, delta: Delta, prompt: Sequence[int], echo: str, index: int | None = None
+    ) -> dict[str, Any]:
+        """Returns what a choice of a whole answer has, beside index and reasons; with an index the
+        echo that a stream's choice begins with, which its pieces follow."""
 
     def begin(self, index: int) -> dict[str, Any] | None:
         """Returns what a stream's choice begins with, or None."""
@@ -92,9 +95,13 @@ class CompletionForm:
         self._tokenizer, self._logprobs, self._echo = tokenizer, logprobs, echo
         self._offsets: dict[int, _Offsets] = {}
 
-    def choice(self, delta: Delta, prompt: Sequence[int], echo: str) -> dict[str, Any]:
+    def choice(
+        self, delta: Delta, prompt: Sequence[int], echo: str, index: int | None = None
+    ) -> dict[str, Any]:
         """Returns the text, after the prompt's where it is to be echoed."""
         offsets = _Offsets(self._tokenizer)
+        if index is not None:
+            self._offsets[index] = offsets
         return {
             "text": echo + delta.text,
             "logprobs": self._records(delta, offsets, first=prompt[:1]),
@@ -154,7 +161,9 @@ class ChatForm:
     def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
         self._tokenizer, self._logprobs = tokenizer, logprobs
 
-    def choice(self, delta: Delta, prompt: Sequence[int], echo: str) -> dict[str, Any]:
+    def choice(
+        self, delta: Delta, prompt: Sequence[int], echo: str, index: int | None = None
+    ) -> dict[str, Any]:
         """Returns the assistant's message."""
         message = {"role": "assistant", "content": delta.text, "refusal": None}
         return {"message": message, "logprobs": self._records(delta)}

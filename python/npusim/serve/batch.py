@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,8 +84,9 @@ async def answer_file(
     if not rows:
         raise Error(f"{printable_path(requests)} has no requests.")
     journal = _Journal(answers.with_name(answers.name + _JOURNAL), _key(content, generator))
-    outcome = Outcome(resumed=len(journal.done))
+    outcome = Outcome()
     with journal:
+        outcome.resumed = len(journal.done)
         await _answer_rows(generator, rows, journal, outcome, report)
         failed = sum(not _is_answer(journal.done[row.line]) for row in rows)
         outcome.answered, outcome.failed = len(rows) - failed, failed
@@ -203,7 +205,7 @@ class _Journal:
         done: the rows of answers, by line of the request.
 
     Raises:
-        Error: the file is of other requests, or of another model.
+        Error: the file is of other requests, of another model, no journal, or another run's.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -211,21 +213,40 @@ class _Journal:
         self.done: dict[int, dict[str, Any]] = {}
         self._file: IO[bytes] | None = None
         self._whole = 0  # bytes; what follows was cut off in the middle
-        if path.exists():
-            self._read(path.read_bytes())
 
     def __enter__(self) -> _Journal:
-        exists = self._whole > 0
-        self._file = self.path.open("r+b" if exists else "wb")
-        self._file.seek(self._whole)
-        self._file.truncate()
-        if not exists:
-            self._write({"journal": self._key})
+        self._file = self.path.open("a+b")
+        try:
+            self._lock(self._file)
+            self._file.seek(0)
+            self._read(self._file.read())
+            self._file.truncate(self._whole)
+            if self._whole == 0:
+                self._write({"journal": self._key})
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.close()
+
+    def _lock(self, file: IO[bytes]) -> None:
+        """Keeps other runs away, until the file is closed."""
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Error(
+                f"{printable_path(self.path)} is another run's, which has not ended.",
+                hint="Wait for it, or write to another file.",
+            ) from None
+        except OSError:  # a file system without locks
+            return
 
     def add(self, line: int, row: dict[str, Any]) -> None:
         """Keeps an answer."""
@@ -243,20 +264,37 @@ class _Journal:
             raise Error(what, hint="Run it again to go on.") from error
 
     def _read(self, content: bytes) -> None:
-        lines = content.split(_NEWLINE)[:-1]
-        values = []
-        for line in lines:
-            try:
-                values.append(parse_object(line))
-            except RequestError:
-                break
-            self._whole += len(line) + 1
-        if values and values[0].get("journal") != self._key:
+        head, *lines = content.split(_NEWLINE)
+        if not lines and _line({"journal": self._key}).startswith(head):  # nothing, or cut off
+            return
+        if _line({"journal": self._key}) != head + _NEWLINE:
             raise Error(
-                f"{printable_path(self.path)} has answers to other requests, or of another model.",
+                f"{printable_path(self.path)} has answers to other requests, or of another model, "
+                "or is no journal.",
                 hint="Remove it, or write to another file.",
             )
-        self.done = {value["line"]: value["row"] for value in values[1:]}
+        self._whole = len(head) + 1
+        for line in lines[:-1]:
+            kept = _kept(line)
+            if kept is None:
+                return
+            self.done[kept[0]] = kept[1]
+            self._whole += len(line) + 1
+
+
+def _kept(line: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Returns a row of a journal, by the line of its request; None for what is none."""
+    try:
+        value = parse_object(line)
+    except RequestError:
+        return None
+    number, row = value.get("line"), value.get("row")
+    if not isinstance(number, int) or not isinstance(row, dict):
+        return None
+    response = row.get("response")
+    if not isinstance(response, dict) or not isinstance(response.get("status_code"), int):
+        return None
+    return number, row
 
 
 def _key(content: bytes, generator: Generator) -> str:

@@ -27,8 +27,9 @@ class Kind(enum.IntEnum):
     """Kinds of messages.
 
     To a front end: HELLO, LOADED, NOT_LOADED (JSON: what it serves), ACCEPTED (ticket, request),
-    REFUSED (JSON), EVENTS (`packed_events`), FAILED (JSON: why nothing is served any more),
-    METRICS (ticket, text), DRAIN, END (JSON: the error that streams get).
+    REFUSED (JSON), EVENTS (`packed_events`), FAILED (JSON: why nothing is served; "": it is again),
+    METRICS (ticket, text), DRAIN, END (JSON: the error that streams get), ALIVE (for each
+    CONNECTIONS).
 
     From one: SUBMIT (`submission`), CANCEL (request), ALLOW (request, bits of tokens), NOTES (JSON:
     what metrics count), ASK_METRICS (ticket), CONNECTIONS (how many it has, and how many it took
@@ -45,6 +46,7 @@ class Kind(enum.IntEnum):
     DRAIN = 7
     END = 8
     FAILED = 9
+    ALIVE = 10
     SUBMIT = 16
     CANCEL = 17
     ALLOW = 18

@@ -115,6 +115,8 @@ class Engine:
         threads: workers of the device, when it is given by name; 0: one a physical core.
         max_batch: requests that run at a time, at most.
         max_waiting: requests that wait, at most; more are refused by `BusyError`.
+        step_timeout: seconds that a step over pages may take before its engine counts as hung:
+            requests fail, and more are refused until it has ended after all. 0: for ever.
         copy: as `npusim.load_weights` has it.
         progress: as `npusim.load_weights` has it.
 
@@ -137,6 +139,7 @@ class Engine:
         threads: int = 0,
         max_batch: int = 256,
         max_waiting: int = 1024,
+        step_timeout: float = 600,
         copy: bool = False,
         progress: Progress | None = None,
     ) -> None:
@@ -145,10 +148,12 @@ class Engine:
                 f"max_batch is {max_batch} and max_waiting {max_waiting}; they must be at least 1 "
                 "and 0."
             )
+        if not step_timeout >= 0:
+            raise Error(f"step_timeout is {step_timeout}; it must be 0, for ever, or more.")
         self.model = LanguageModel.load(
             program, weights, tokenizer, device, threads, copy=copy, progress=progress
         )
-        self._backend = make_backend(self.model, max_batch, max_waiting)
+        self._backend = make_backend(self.model, max_batch, max_waiting, step_timeout)
         self.most_open = self._backend.max_batch + max_waiting
         self._lock = threading.Lock()
         self._streams: dict[int, Stream] = {}
@@ -376,12 +381,18 @@ def retry_after(seconds: float, requests: int, max_batch: int) -> int:
     return min(_MOST_WAIT, max(1, math.ceil(seconds * requests / max_batch / 2)))
 
 
-def make_backend(model: LanguageModel, max_batch: int, max_waiting: int) -> Backend:
+def make_backend(
+    model: LanguageModel, max_batch: int, max_waiting: int, step_timeout: float
+) -> Backend:
     """Returns what serves a model best: steps over pages, or sessions that take turns."""
     if not model.native.has_step:
         return SessionBackend(model, min(max_batch, 4))
     native = _runtime.Engine.of_model(
-        model.native, max_requests=max_batch, max_waiting=max_waiting, step_seconds=_STEP
+        model.native,
+        max_requests=max_batch,
+        max_waiting=max_waiting,
+        step_seconds=_STEP,
+        most_step_seconds=step_timeout,
     )
     return PagedBackend(native, model.eos_token_ids)
 

@@ -1,7 +1,8 @@
 """One front end as the engine's process knows it: the process, and what it asks.
 
-A front end says that it lives once a second at least. One that is silent for long, though its
-process is there, is ended like one that is gone: its requests, too, and its clients' connections.
+A front end says that it lives once a second at least, and hears that this process does. One that is
+silent for long, though its process is there, is ended like one that is gone: its requests, too, and
+its clients' connections.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Served:
         keys: those that are let in; none: everybody is.
         limits: what clients may ask.
         silent_seconds: how long a front end may say nothing, or leave what it is told unread;
-            then it hangs, and is ended.
+            then it hangs, and is ended. As long it waits itself for the engine's process.
     """
 
     name: str
@@ -67,6 +68,7 @@ class FrontEnd:
     Args:
         reader: its number at the engine, never used before.
         served: what it is told.
+        listening: where connections come from; it takes them itself while this process hangs.
         hear: is called by a thread of its own with each message that is about no request.
         ended: is called once, when it is gone.
 
@@ -78,6 +80,7 @@ class FrontEnd:
         self,
         reader: int,
         served: Served,
+        listening: socket.socket,
         hear: Callable[[FrontEnd, Kind, bytes], None],
         ended: Callable[[FrontEnd], None],
     ) -> None:
@@ -89,7 +92,7 @@ class FrontEnd:
         self._native: _runtime.Engine | None = None
         self._order = threading.Lock()  # nobody hears of a request before it was accepted
         try:
-            self.process, self._channel, self._handing = _started()
+            self.process, self._channel, self._handing = _started(listening)
         except OSError as error:
             raise Error(f"A front end cannot be started: {first_line(error)}.") from error
         self._handing.setblocking(False)
@@ -98,10 +101,16 @@ class FrontEnd:
             (socket.SO_RCVTIMEO, BEAT),
         ):
             self._channel.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
-        hello = {"name": served.name, "keys": served.keys, "limits": asdict(served.limits)}
+        hello = {
+            "name": served.name,
+            "keys": served.keys,
+            "limits": asdict(served.limits),
+            "silent_seconds": served.silent_seconds,
+        }
         self.send(json_message(Kind.HELLO, hello))
         self._telling: threading.Thread | None = None
         self._last: bytes | None = None
+        self._failure = ""  # as it was told
         self._is_gone = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -161,20 +170,22 @@ class FrontEnd:
 
     def _tell(self, native: _runtime.Engine) -> None:
         """Sends news as it comes, all of a step in one message."""
-        has_failed = False
         while not self._is_gone:
             last = self._last
             if packed := native.poll_packed(_POLL, self.reader):
                 self.send(message(Kind.EVENTS, packed))
-            has_failed = has_failed or self._tells_failure(native)
+            self._tells_failure(native)
             if last is not None:
                 self.send(last)
                 return
 
     def _tells_failure(self, native: _runtime.Engine) -> bool:
-        """Says that nothing is served any more, where that is so; returns whether it is."""
-        if why := native.failure():
-            self.send(json_message(Kind.FAILED, why))
+        """Says that nothing is served, or is again, where that is new; returns whether so."""
+        with self._order:
+            why = native.failure()
+            if why != self._failure:
+                self._failure = why
+                self._put(json_message(Kind.FAILED, why))
         return bool(why)
 
     def _listen(self) -> None:
@@ -231,6 +242,7 @@ class FrontEnd:
             native.allow_packed(number, content[NUMBER.size :])
         elif kind is Kind.CONNECTIONS:
             self._told = CONNECTIONS.unpack(content)
+            self.send(message(Kind.ALIVE))
         else:
             self._hear(self, kind, content)
 
@@ -251,7 +263,9 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
-def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
+def _started(
+    listening: socket.socket,
+) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Starts a front end; returns it, the channel to it, and what hands it connections."""
     command = command_of("npusim.serve.frontend_process")
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -260,6 +274,7 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
             own, other = socket.socketpair()
             kept.append(ours.enter_context(own))
             passed.append(theirs.enter_context(other).fileno())
+        passed.append(listening.fileno())
         process = subprocess.Popen(
             [*command, *map(str, passed)],
             pass_fds=passed,

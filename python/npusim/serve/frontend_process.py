@@ -1,8 +1,9 @@
 """A front end as a process: answers connections that the engine's process hands over.
 
-    python -m npusim.serve.frontend_process CHANNEL CONNECTIONS      two descriptors of sockets
+    python -m npusim.serve.frontend_process CHANNEL CONNECTIONS LISTENING    descriptors of sockets
 
-It ends when the engine's process says so, or is gone.
+It ends when the engine's process says so, or is gone. While that one is there and silent, it
+refuses what is asked, and takes new connections itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import signal
 import socket
 import sys
@@ -42,6 +44,8 @@ from npusim.serve.remote_engine import RemoteEngine
 _log = logging.getLogger("npusim.serve")
 _TELL = 0.1  # seconds between two looks at how many connections it has
 _GONE = "The engine's process has ended."
+_HANGS = "The engine's process does not answer."
+_MOST_UNREAD = 1 << 20  # bytes to the engine's process that wait, before nothing is counted
 
 
 class RemoteCounts:
@@ -54,16 +58,16 @@ class RemoteCounts:
 
     def note_http(self, path: str, status: int) -> None:
         """Counts a request of HTTP."""
-        self._link.send(json_message(Kind.NOTES, {"path": path, "status": status}))
+        self._tell({"path": path, "status": status})
 
     def note(self, outcome: Outcome) -> None:
         """Takes what happened to a request that is over."""
-        self._link.send(json_message(Kind.NOTES, {"outcome": asdict(outcome)}))
+        self._tell({"outcome": asdict(outcome)})
 
     async def read(self) -> bytes:
         """Returns the text that is of all front ends; RequestError 503 where nobody has it."""
-        if self._link.is_lost:
-            raise _unavailable()
+        if self._link.is_lost or self._link.is_silent:
+            raise self._unavailable()
         ticket = next(self._tickets)
         answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
         self._link.send(message(Kind.ASK_METRICS, TICKET.pack(ticket)))
@@ -73,7 +77,7 @@ class RemoteCounts:
         """Tells all that wait that nobody answers."""
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(_unavailable())
+                answer.set_exception(self._unavailable())
 
     def take(self, content: bytes) -> None:
         """Takes a message METRICS."""
@@ -82,9 +86,13 @@ class RemoteCounts:
         if answer is not None and not answer.done():
             answer.set_result(content[TICKET.size :])
 
+    def _tell(self, what: dict[str, Any]) -> None:
+        if self._link.unread < _MOST_UNREAD:
+            self._link.send(json_message(Kind.NOTES, what))
 
-def _unavailable() -> RequestError:
-    return RequestError(_GONE, status=503, type="server_error", code="unavailable")
+    def _unavailable(self) -> RequestError:
+        why = _GONE if self._link.is_lost else _HANGS
+        return RequestError(why, status=503, type="server_error", code="unavailable")
 
 
 class Link(asyncio.Protocol):
@@ -95,6 +103,7 @@ class Link(asyncio.Protocol):
         is_told: set then.
         ends: set when this process has to end.
         lost: set when the engine's process is gone.
+        is_silent: whether it has not answered for long, though it is there.
     """
 
     def __init__(self) -> None:
@@ -102,6 +111,9 @@ class Link(asyncio.Protocol):
         self.is_told, self.ends = asyncio.Event(), asyncio.Event()
         self.lost = asyncio.Event()
         self.engine: RemoteEngine | None = None
+        self.is_silent = False
+        self._silent_seconds, self._silent = math.inf, 0.0
+        self._asked_for_life = 0
         self._counts = RemoteCounts(self)
         self._messages = Messages()
         self._transport: asyncio.Transport | None = None
@@ -110,6 +122,11 @@ class Link(asyncio.Protocol):
     def is_lost(self) -> bool:
         """Whether the engine's process is gone."""
         return self.lost.is_set()
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins."""
@@ -126,6 +143,7 @@ class Link(asyncio.Protocol):
         self.lost.set()
         self._counts.fail()
         if self.engine is not None:
+            self.engine.refuse(DeviceError(_GONE))
             self.engine.end_all(DeviceError(_GONE))
         elif self.server is not None:
             self.server.failure = DeviceError(_GONE)
@@ -137,6 +155,33 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self.is_lost:
             self._transport.write(content)
 
+    def tell_connections(self, has: int, took: int) -> None:
+        """Says how many connections there are, which the engine's process answers."""
+        self._asked_for_life += 1
+        self.send(message(Kind.CONNECTIONS, CONNECTIONS.pack(has, took)))
+
+    def wait(self, seconds: float) -> None:
+        """Counts a wait of this process, and not a clock: it may have been stopped as well."""
+        if self._asked_for_life == 0 or self.is_silent or self.is_lost:
+            return
+        self._silent += seconds
+        if self._silent >= self._silent_seconds:
+            self.is_silent = True
+            _log.error("the engine hangs", extra={"facts": {"silent_seconds": self._silent}})
+            self._counts.fail()
+            if self.engine is not None:
+                self.engine.pause(Kind.ALIVE, DeviceError(_HANGS))
+                self.engine.end_all(DeviceError(_HANGS))
+
+    def _lives(self) -> None:
+        self._asked_for_life -= 1
+        self._silent = 0.0
+        if self.is_silent:
+            self.is_silent = False
+            _log.info("the engine answers again")
+            if self.engine is not None:
+                self.engine.pause(Kind.ALIVE, None)
+
     def _act(self, kind: Kind, content: bytes) -> None:
         engine = self.engine
         if kind is Kind.EVENTS and engine is not None:
@@ -147,8 +192,11 @@ class Link(asyncio.Protocol):
             engine.refused(content)
         elif kind is Kind.METRICS:
             self._counts.take(content)
+        elif kind is Kind.ALIVE:
+            self._lives()
         elif kind is Kind.HELLO:
             told = json.loads(content)
+            self._silent_seconds = told["silent_seconds"]
             limits = Limits(**told["limits"])
             self.server = Server(
                 told["name"], api_keys=told["keys"], limits=limits, metrics=self._counts
@@ -167,21 +215,35 @@ class Link(asyncio.Protocol):
         elif kind is Kind.NOT_LOADED:
             self.server.failure = Error(told)
         elif kind is Kind.FAILED and self.engine is not None:
-            self.engine.refuse(DeviceError(told))
+            self.engine.pause(kind, DeviceError(told) if told else None)
         elif kind is Kind.DRAIN:
             if self.engine is not None:
                 self.engine.refuse(Error(told))
             self.ends.set()
         elif kind is Kind.END and self.engine is not None:
+            self.engine.refuse(Error(told))
             self.engine.end_all(Error(told))
 
 
 class _Process(uvicorn.Server):
-    """uvicorn's server over connections that are handed to it."""
+    """uvicorn's server over connections that are handed to it.
 
-    def __init__(self, link: Link, server: Server, connections: socket.socket) -> None:
+    Args:
+        link: to the engine's process.
+        server: what answers.
+        connections: over which they are handed.
+        listening: where they come from, for as long as nobody hands them.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        server: Server,
+        connections: socket.socket,
+        listening: socket.socket | None = None,
+    ) -> None:
         super().__init__(configuration(server, None))
-        self._link, self._connections = link, connections
+        self._link, self._connections, self._listening = link, connections, listening
         self._beginning: set[asyncio.Task[None]] = set()  # which a loop does not keep
         self._taken = 0
 
@@ -220,14 +282,24 @@ class _Process(uvicorn.Server):
         if not descriptors:
             _log.error("no connection", extra={"facts": {"why": "no descriptors are left"}})
         for descriptor in descriptors:
-            taken = socket.socket(fileno=descriptor)
-            if self.should_exit:
-                taken.close()
-                continue
-            taken.setblocking(False)
-            begins = asyncio.create_task(self._begin(taken))
-            self._beginning.add(begins)
-            begins.add_done_callback(self._beginning.discard)
+            self._welcome(socket.socket(fileno=descriptor))
+
+    def _take_all(self) -> None:
+        """Takes connections itself, which the engine's process does not."""
+        while self._listening is not None:
+            try:
+                self._welcome(self._listening.accept()[0])
+            except OSError:  # no more of them, or no descriptor for one
+                return
+
+    def _welcome(self, taken: socket.socket) -> None:
+        if self.should_exit:
+            taken.close()
+            return
+        taken.setblocking(False)
+        begins = asyncio.create_task(self._begin(taken))
+        self._beginning.add(begins)
+        begins.add_done_callback(self._beginning.discard)
 
     async def _begin(self, taken: socket.socket) -> None:
         def made() -> asyncio.Protocol:
@@ -249,31 +321,40 @@ class _Process(uvicorn.Server):
         try:
             while True:
                 await asyncio.sleep(_TELL)
+                self._link.wait(_TELL)
+                if self._link.is_silent:
+                    self._take_all()
+                    continue
                 if small is None and self._link.engine is not None:
                     small = asyncio.create_task(keep_small(self._link.engine))
                 count = len(self.server_state.connections) + len(self._beginning)
                 if told != (count, self._taken) or loop.time() - then > BEAT / 2:
                     told, then = (count, self._taken), loop.time()
-                    self._link.send(message(Kind.CONNECTIONS, CONNECTIONS.pack(*told)))
+                    self._link.tell_connections(*told)
         finally:
             if small is not None:
                 small.cancel()
 
     async def _watch(self) -> None:
         await self._link.ends.wait()
+        if self._listening is not None:
+            self._listening.close()  # the port is another server's to take
+            self._listening = None
         self.should_exit = True
         await self._link.lost.wait()  # then nobody else ends what does not end by itself
         await asyncio.sleep(AFTER_DRAIN)
         self.force_exit = True
 
 
-async def _main(channel: socket.socket, connections: socket.socket) -> int:
+async def _main(
+    channel: socket.socket, connections: socket.socket, listening: socket.socket
+) -> int:
     loop = asyncio.get_running_loop()
     channel.setblocking(False)
     _, link = await loop.connect_accepted_socket(Link, channel)
     await link.is_told.wait()
     if link.server is not None and not link.is_lost:
-        await _Process(link, link.server, connections).run_on()
+        await _Process(link, link.server, connections, listening).run_on()
         if link.server.generator is not None:
             link.server.generator.close()
     return 1 if link.is_lost else 0
@@ -283,9 +364,10 @@ def main() -> int:
     """Serves until it is told to end; returns 1 if the engine's process was gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # of a terminal or a service: the engine's
         signal.signal(number, signal.SIG_IGN)
-    channel, connections = (socket.socket(fileno=int(given)) for given in sys.argv[1:3])
+    channel, connections, listening = (socket.socket(fileno=int(given)) for given in sys.argv[1:4])
+    listening.setblocking(False)
     with logged_as_json():
-        return asyncio.run(_main(channel, connections))
+        return asyncio.run(_main(channel, connections, listening))
 
 
 if __name__ == "__main__":

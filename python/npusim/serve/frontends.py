@@ -29,7 +29,14 @@ from npusim.serve.engine import Engine
 from npusim.serve.frontend import FrontEnd, Served
 from npusim.serve.memory import keep_small_beside
 from npusim.serve.metrics import Metrics, Outcome
-from npusim.serve.process import AFTER_DRAIN, SWITCH, log_ready, run, url_of
+from npusim.serve.process import (
+    AFTER_DRAIN,
+    SWITCH,
+    close_in_time,
+    log_ready,
+    run,
+    url_of,
+)
 from npusim.serve.signals import ending
 
 _log = logging.getLogger("npusim.serve")
@@ -147,7 +154,7 @@ class FrontEnds:
             return engine
         self._listening.close()
         if engine is not None:
-            engine.close()
+            close_in_time(engine)
         if self._failure is not None:
             raise self._failure
         return None
@@ -245,6 +252,7 @@ class FrontEnds:
         return FrontEnd(
             next(self._readers),
             self._served,
+            self._listening,
             self._hear,
             lambda front: self._news.put(lambda: self._died(front)),
         )

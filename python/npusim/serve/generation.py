@@ -270,12 +270,12 @@ class Generator:
         except asyncio.TimeoutError:
             raise RequestError(
                 f"The form of the answer takes more than {_COMPILE:g} s to prepare.",
-                param="response_format",
+                param=spec.field,
             ) from None
         except RequestError:
             raise
         except Error as error:
-            raise RequestError(str(error), param="response_format") from error
+            raise RequestError(str(error), param=spec.field) from error
 
 
 class Generation:
@@ -451,7 +451,7 @@ class Generation:
             echoed = Delta()
             if self.request.sampling.prompt_logprobs is not None:
                 echoed.prompt_logprobs = await first.of_prompt
-            parts = form.choice(echoed, prompt, choice.echo)
+            parts = form.choice(echoed, prompt, choice.echo, index)
             starts.append({"index": index, **parts, "finish_reason": None})
             delta.prompt_logprobs = None
         return starts
@@ -459,10 +459,10 @@ class Generation:
     async def _deltas(self, choice: _Choice) -> AsyncIterator[Delta]:
         """Yields what one choice gains, and keeps the record."""
         async for piece in choice.stream:
-            self._note(choice, len(piece.tokens))
             if piece.prompt_logprobs is not None:
                 choice.of_prompt.set_result(piece.prompt_logprobs)
             delta = choice.text.push(piece)
+            self._note(choice, len(delta.tokens))  # not what came together with a stop string
             if delta.finish_reason is not None:
                 self.record.finish_reasons.append(delta.finish_reason)
             yield delta

@@ -34,10 +34,12 @@ class GrammarSpec:
     Attributes:
         kind: "json" (a schema), "regex", "choice" (texts) or "grammar" (Lark).
         value: the schema, expression, texts or grammar.
+        field: of the request, which refusals name.
     """
 
     kind: str
     value: Any
+    field: str = "response_format"
 
 
 class GrammarCompiler:
@@ -86,18 +88,15 @@ class GrammarCompiler:
         try:
             grammar = self._grammar(spec)
         except Exception as error:  # as above
-            raise RequestError(f"The {spec.kind} cannot be used: {first_line(error)}.") from None
+            raise _unusable(spec, error) from None
         if len(grammar) > _LONGEST:
             raise RequestError(
-                f"The {spec.kind} has more than {_LONGEST} characters.", param="response_format"
+                f"The {spec.kind} has more than {_LONGEST} characters.", param=spec.field
             )
         matcher = self._library.LLMatcher(self._tokens, grammar, log_level=0)
         if matcher.is_error():
-            raise RequestError(
-                f"The {spec.kind} cannot be used: {first_line(Error(matcher.get_error()))}.",
-                param="response_format",
-            )
-        made = TokenMatcher(matcher, self._vocab_size, self._ends)
+            raise _unusable(spec, Error(matcher.get_error()))
+        made = TokenMatcher(matcher, self._vocab_size, self._ends, spec.field)
         made.allowed()  # of all masks it may take longest by far
         return made
 
@@ -112,6 +111,11 @@ class GrammarCompiler:
             texts = (json.dumps(text, ensure_ascii=False) for text in spec.value)
             return str(library.grammar_from_lark(f"start: {' | '.join(texts)}"))
         return str(library.grammar_from_lark(spec.value))
+
+
+def _unusable(spec: GrammarSpec, error: Exception) -> RequestError:
+    why = f"The {spec.kind} cannot be used: {first_line(error)}."
+    return RequestError(why, param=spec.field)
 
 
 def _in_deep_thread(turns: threading.Semaphore, work: Callable[[], TokenMatcher]) -> Future[Any]:
@@ -139,15 +143,15 @@ def _in_deep_thread(turns: threading.Semaphore, work: Callable[[], TokenMatcher]
 class TokenMatcher:
     """Which tokens may come next in one answer: `Constraint`."""
 
-    def __init__(self, matcher: Any, vocab_size: int, ends: Sequence[int]) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(self, matcher: Any, vocab_size: int, ends: Sequence[int], field: str) -> None:
+        self._matcher, self._vocab_size, self._field = matcher, vocab_size, field
         self._ends = list(ends)
 
     def allowed(self) -> NDArray[np.bool_]:
         """Returns bool[vocab]; only end tokens once the answer is complete.
 
         Raises:
-            Error: the grammar grew beyond what the library allows.
+            RequestError: the grammar grew beyond what the library allows.
         """
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
@@ -164,4 +168,4 @@ class TokenMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             why = first_line(Error(self._matcher.get_error()))
-            raise Error(f"The form of the answer failed: {why}.")
+            raise RequestError(f"The form of the answer failed: {why}.", param=self._field)

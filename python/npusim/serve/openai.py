@@ -340,10 +340,10 @@ def _structured(fields: Fields) -> GrammarSpec | None:
         fields.refuse("structured_outputs", "an object with one of json, regex, choice, grammar")
     kind = kinds[0]
     if kind == "json":
-        return GrammarSpec("json", given.raw("json"))
-    if kind == "choice":
-        return GrammarSpec("choice", _choices(given))
-    return GrammarSpec(kind, given.text(kind))
+        value = given.raw("json")
+    else:
+        value = _choices(given) if kind == "choice" else given.text(kind)
+    return GrammarSpec(kind, value, f"structured_outputs.{kind}")
 
 
 def _choices(given: Fields) -> Sequence[str]:

@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -142,7 +144,7 @@ class _Process(uvicorn.Server):
             if self._server.generator is not None:
                 self._server.generator.close()
             if self._engine is not None:
-                await asyncio.to_thread(self._engine.close)
+                await asyncio.to_thread(close_in_time, self._engine)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -179,6 +181,16 @@ class _Process(uvicorn.Server):
             return
         self._keeps_small = asyncio.create_task(keep_small(engine))
         log_ready(engine, self._server.name, began)
+
+
+def close_in_time(engine: Engine) -> None:
+    """Closes an engine; ends the process where a step does not, when all have been told of it."""
+    closing = threading.Thread(target=engine.close, daemon=True)
+    closing.start()
+    closing.join(AFTER_DRAIN)
+    if closing.is_alive():
+        _log.error("the engine hangs", extra={"facts": {"while": "ending"}})
+        os._exit(2)  # without waiting for its thread, as an exit does
 
 
 def log_ready(engine: Engine, name: str, began: float) -> None:

@@ -89,7 +89,8 @@ class RemoteEngine:
         self._streams: dict[int, Stream] = {}
         self._started: dict[int, float] = {}
         self._constraints: dict[int, Constraint] = {}
-        self._refuses: Error | None = None
+        self._refuses: Error | None = None  # for good
+        self._pauses: dict[Kind, Error] = {}  # why not now, by what would say that it is again
         self._seconds = 1.0  # how long a request took lately
         self.taken = 0
 
@@ -129,8 +130,9 @@ class RemoteEngine:
 
     def check(self) -> None:
         """Raises Error if the engine cannot serve, as far as it has said."""
-        if self._refuses is not None:
-            raise self._refuses.with_traceback(None)  # which would grow, as it is raised often
+        why = self._refuses or next(iter(self._pauses.values()), None)
+        if why is not None:
+            raise why.with_traceback(None)  # which would grow, as it is raised often
 
     def stats(self) -> Mapping[str, float]:
         """Returns what this process knows: how many of its requests are `open`."""
@@ -140,9 +142,15 @@ class RemoteEngine:
         """Takes no more requests."""
         self._refuses = self._refuses or why
 
+    def pause(self, until: Kind, why: Error | None) -> None:
+        """Takes no requests until that has been heard; None: it has."""
+        if why is None:
+            self._pauses.pop(until, None)
+        else:
+            self._pauses[until] = why
+
     def end_all(self, why: Error) -> None:
-        """Tells all that are open that they failed, and takes no more."""
-        self.refuse(why)
+        """Tells all that are open that they failed."""
         for number in list(self._streams):
             self._tell(Event(number, Piece(), why))
             self._send(message(Kind.CANCEL, NUMBER.pack(number)))
