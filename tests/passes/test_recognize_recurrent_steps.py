@@ -16,7 +16,7 @@ NO_EPILOGUE = {"act": "copy", "act_lo": 0.0, "act_hi": 0.0}
 
 def build(draft, change=""):
     """Returns (y, c', the product, a gate)."""
-    m = 200 if change == "many_rows" else 2
+    m = 300 if change == "many_rows" else 2
     order = (1, 0, 3, 2) if change == "order" else (0, 1, 2, 3)
     x, c, a = draft.x(1, m, 16), draft.x(1, m, 8, name="c"), draft.x(1, m, 32, name="a")
     act = {**NO_EPILOGUE, "act": "relu"} if change == "activation" else NO_EPILOGUE
