@@ -99,6 +99,23 @@ CHAINS = {
     "conditional": "h = Shape(x) l = Gather(h, i2) c = Greater(l, i1)"
     " y = If(c) <then_branch = a () => (float u) {u = Neg(x)},"
     " else_branch = b () => (float v) {v = Abs(x)}>",
+    "resized_rows": "k = Constant<value = float[3] {1, 1, 2}>()"
+    ' y = Resize<mode = "linear">(x, , k)',
+    "resized_to_a_number": "h = Shape<end = 2>(x) l = Constant<value_ints = [7]>()"
+    ' t = Concat<axis = 0>(h, l) y = Resize<mode = "linear">(x, , , t)',
+    **{
+        f"resized_{name}": "u = Transpose<perm = [0, 2, 1]>(x)"
+        f" k = Constant<value = float[3] {{1, 1, 3}}>() y = Resize<{how}>(u, , k)"
+        for name, how in {
+            "nearest": 'coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"',
+            "nearest_middle": 'mode = "nearest"',
+            "linear": 'mode = "linear"',
+            "corners": 'mode = "linear", coordinate_transformation_mode = "align_corners"',
+        }.items()
+    },
+    "resized_to_half": f"{ONE} u = Transpose<perm = [0, 2, 1]>(x) h = Shape<end = 2>(u)"
+    " l = Shape<start = 2>(u) p = Add(l, one) q = Div(p, two) t = Concat<axis = 0>(h, q)"
+    ' y = Resize<mode = "linear">(u, , , t)',
     "pairs": "k = Constant<value = int64[2, 2] {0, 0, 0, 0}>() y = GatherND(x, k)",
 }
 ALWAYS = (
