@@ -6,7 +6,7 @@ function body that ONNX defines it by. Control flow is unrolled by `control`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +18,20 @@ from npusim.errors import Error, ExportError
 from npusim.frontends.onnx import control
 from npusim.frontends.onnx.builder import Builder, NeedsValues, Tensor
 from npusim.frontends.onnx.evaluate import NEEDS_VALUES, evaluate, is_foldable
-from npusim.frontends.onnx.files import array_of, read_model
+from npusim.frontends.onnx.files import RUNTIME_DOMAIN, array_of, read_model
 from npusim.frontends.onnx.functions import body_of, defaults, since
 from npusim.frontends.onnx.inputs import add_inputs
 from npusim.frontends.onnx.kinds import Array
 from npusim.frontends.onnx.open_shapes import open_shapes
 from npusim.frontends.onnx.refusals import refuse_unknown
-from npusim.frontends.onnx.registry import TRANSLATIONS, Call, Results, Translation
+from npusim.frontends.onnx.registry import (
+    HINTS,
+    TRANSLATIONS,
+    Attributes,
+    Call,
+    Results,
+    Translation,
+)
 from npusim.frontends.onnx.scope import Scope, domain_of, opsets_of, with_attributes
 from npusim.frontends.onnx.sizes import computed, kind_of
 from npusim.frontends.onnx.symbolic_types import SymbolicTypes
@@ -37,7 +44,8 @@ FAMILIES = (
     *("pointwise", "shapes", "reductions", "matmul", "pooling", "normalization", "indexing"),
     *("quantization", "resizing", "recurrent", "spectral", "casts", "sequences", "detection"),
     *("features", "ensembles", "kernel_machines", "optimizers"),
-    *("microsoft", "fusions", "fused_attention"),
+    *("microsoft", "fusions", "fused_attention", "grouped_attention", "blocks_of_bits"),
+    "quantized_layers",
 )
 
 
@@ -179,9 +187,11 @@ class ModelWalk:
         translate = TRANSLATIONS.get((domain, node.op_type))
         if translate is not None:
             version = since(node.op_type, domain, scope.opsets)
-            attrs = {a.name: self._attribute(a) for a in node.attribute}
+            attrs = Attributes({a.name: self._attribute(a) for a in node.attribute})
             call = Call(self.graph, node.op_type, version, attrs, len(node.output))
             results = _translated(translate, call, inputs)
+            if domain == RUNTIME_DOMAIN and (domain, node.op_type) in HINTS:
+                _refuse_unread(attrs, HINTS[domain, node.op_type])
             return [results] if isinstance(results, Tensor) else list(results)
         body = body_of(node, inputs, scope.opsets)
         if body is None:
@@ -277,6 +287,14 @@ def _translated(translate: Translation, call: Call, inputs: Sequence[Any]) -> Re
         ValueError,
     ) as e:
         raise ExportError(f"its operands or attributes do not fit the operator ({e}).") from e
+
+
+def _refuse_unread(attrs: Attributes, hints: Collection[str]) -> None:
+    """Refuses attributes that were given and that nobody read: ONNX Runtime's operators get new
+    ones, which change what they compute, without getting a new version."""
+    unread = sorted(set(attrs.unread()) - set(hints))
+    if unread:
+        raise ExportError(f"its {', '.join(unread)} is not read, and may change the result.")
 
 
 def _title(node: NodeProto) -> str:

@@ -12,7 +12,7 @@ from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import Array, is_floating
 from npusim.frontends.onnx.registry import Call, translation
-from npusim.frontends.onnx.upsampling import Axis, linear, nearest, factor_between
+from npusim.frontends.onnx.upsampling import Axis, factor_between, linear, nearest
 from npusim.ir.symbolic import is_symbolic
 
 
