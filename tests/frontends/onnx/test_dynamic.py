@@ -15,6 +15,8 @@ from torch.export import Dim
 
 import npusim
 from npusim.ir.symbolic import Symbol
+from npusim.passes.run import run_passes
+from npusim.targets import TargetConfig
 from tests.end_to_end.dynamic_models import MODELS
 from tests.frontends.onnx.runtime import expected
 
@@ -127,6 +129,22 @@ ALWAYS = (
 @pytest.mark.parametrize("name", CHAINS)
 def test_sizes_fold_through_chains(name: str) -> None:
     check(model("float[n, s, 4] x", ALWAYS + CHAINS[name]), BOUNDS, SIZES)
+
+
+@pytest.mark.parametrize("columns", ["7", "s", "2"])
+def test_products_of_bytes_between_open_sizes(columns: str) -> None:
+    """Powers of two as scales: what rounds is the same number everywhere."""
+    proto = model(
+        f"float[n, 3, s, 5] x, float[n, 3, 5, {columns}] w",
+        "h = Constant<value = float {0.5}>() e = Constant<value = float {2.0}>()"
+        " z = Constant<value = uint8 {9}>() a = QuantizeLinear(x, h, z) b = QuantizeLinear(w, h, z)"
+        " c = DequantizeLinear(a, h, z) d = DequantizeLinear(b, h, z) p = MatMul(c, d)"
+        " q = QuantizeLinear(p, e, z) y = DequantizeLinear(q, e, z)",
+    )
+    check(proto, BOUNDS, SIZES)
+    graph = npusim.from_onnx(proto, dynamic_shapes=BOUNDS).graph
+    compiled = run_passes(graph, TargetConfig.named("cpu"))
+    assert "npu.int8_matmul" in {node.op for node in compiled.nodes}
 
 
 def test_what_shapes_say_becomes_no_node() -> None:
