@@ -12,6 +12,7 @@ import npusim
 from npusim.errors import Error, ExportError, ShapeError
 from npusim.frontends.onnx import from_onnx, register_translation
 from npusim.frontends.onnx.builder import NeedsValues
+from npusim.frontends.onnx.evaluate import BeyondReference
 from npusim.frontends.onnx.registry import TRANSLATIONS
 from npusim.runtime.safetensors_files import save_safetensors
 
@@ -130,6 +131,41 @@ def test_a_condition_on_values_is_refused() -> None:
         from_onnx(model(text))
     imported, x = from_onnx(model(text), values={"c": np.array(False)}), np.float32([1, -2, 3])
     np.testing.assert_array_equal(run(imported, x)[0], -x)
+
+
+GATHER = """(float[2, 3] x) => (float[2, 3] y) {
+    t = GatherElements<axis = 1>(table, places)
+    f = Cast<to = 1>(t)
+    y = Add(x, f)
+}"""
+TABLE, PLACES = np.arange(200).reshape(4, 50), np.array([[0, -1, 40], [1, 2, 3]])
+
+
+def test_known_elements_are_gathered_while_importing() -> None:
+    """ONNX's own reference chooses among 32."""
+    proto, x = model(GATHER, table=TABLE, places=PLACES), np.zeros((2, 3), np.float32)
+    imported = from_onnx(proto)
+    assert [n.op for n in imported.graph.nodes] == ["aten.add.Tensor"]
+    np.testing.assert_array_equal(run(imported, x)[0], reference(proto, x=x)[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "places"), [(TABLE, PLACES + 48), (TABLE[0], PLACES), (TABLE[:1], PLACES)]
+)
+def test_elements_outside_are_refused(table: np.ndarray, places: np.ndarray) -> None:
+    with pytest.raises(Error, match="GatherElements"):
+        from_onnx(model(GATHER, table=table, places=places))
+
+
+def test_what_the_reference_cannot_compute_is_left_to_the_program(monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise BeyondReference("no")
+
+    monkeypatch.setattr("npusim.frontends.onnx.importer.evaluate", refuse)
+    proto, x = model(GATHER, table=TABLE, places=PLACES), np.zeros((2, 3), np.float32)
+    imported = from_onnx(proto)
+    assert imported.graph.nodes[0].op == "aten.gather.default"
+    np.testing.assert_array_equal(run(imported, x)[0], reference(proto, x=x)[0])
 
 
 # ---- operators ----

@@ -17,7 +17,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorPro
 from npusim.errors import Error, ExportError
 from npusim.frontends.onnx import control
 from npusim.frontends.onnx.builder import Builder, NeedsValues, Tensor
-from npusim.frontends.onnx.evaluate import NEEDS_VALUES, evaluate, is_foldable
+from npusim.frontends.onnx.evaluate import NEEDS_VALUES, BeyondReference, evaluate, is_foldable
 from npusim.frontends.onnx.files import RUNTIME_DOMAIN, array_of, read_model
 from npusim.frontends.onnx.functions import body_of, defaults, since
 from npusim.frontends.onnx.inputs import add_inputs
@@ -222,7 +222,12 @@ class ModelWalk:
             return None
         if (node.domain, node.op_type) in TRANSLATIONS and domain_of(node):
             return None
-        results = evaluate(node, arrays, scope.opsets)
+        try:
+            results = evaluate(node, arrays, scope.opsets)
+        except BeyondReference:
+            if (domain_of(node), node.op_type) in TRANSLATIONS:
+                return None  # what the reference cannot compute, the program may
+            raise
         if needs:
             self.evaluated.append(node.op_type)
         return [self.graph.known(array, needs=needs) for array in results]
