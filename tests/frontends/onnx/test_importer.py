@@ -85,6 +85,14 @@ def test_a_shape_computed_while_running_is_refused() -> None:
         from_onnx(model(RESHAPE))
 
 
+def test_results_whose_number_is_a_value_are_refused_with_what_to_do() -> None:
+    text = "(float[4] x) => (int64[1, k] y) { h = Relu(x) \n y = NonZero(h) }"
+    with pytest.raises(NeedsValues, match=r"NonZero \(y\): the shape.*extract_model.*values=") as e:
+        from_onnx(model(text))
+    assert "what follows h" in str(e.value)
+    assert e.value.inputs == {"x"}
+
+
 def test_a_given_value_is_fixed() -> None:
     imported = from_onnx(model(RESHAPE), values={"s": np.array([3, 4])})
     assert [v.name for v in imported.graph.inputs] == ["x"]

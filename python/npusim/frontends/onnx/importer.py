@@ -213,7 +213,13 @@ class ModelWalk:
             return self._folded_sizes(node, inputs)
         if node.op_type in NEEDS_VALUES and not node.domain:
             for tensor in tensors:
-                tensor.values(f"what the shape of {node.op_type}'s result depends on")
+                try:
+                    tensor.values(f"{node.op_type} {_title(node)}: the shape of its result")
+                except NeedsValues as error:
+                    raise error.with_hint(
+                        f"Import the model without what follows {node.input[0]} (selections of "
+                        "detections, say): onnx.utils.extract_model writes the part before."
+                    ) from None
         elif not tensors or any(t.data is None for t in tensors):
             return None
         arrays = [None if i is None else i.data for i in inputs]
