@@ -179,6 +179,17 @@ def test_what_the_reference_cannot_compute_is_left_to_the_program(monkeypatch) -
 # ---- operators ----
 
 
+@pytest.mark.parametrize("values", [[0, 0, 0], [-2, -2, -2], [0, 1, 510], [-7, 0, 7]])
+def test_a_range_of_its_own(values: list[float]) -> None:
+    """The range of nothing but zeros has a scale of 1, as ONNX Runtime gives it."""
+    text = """(float[3] x) => (uint8[3] y, float s, uint8 z) {
+        y, s, z = DynamicQuantizeLinear(x)
+    }"""
+    proto, x = model(text), np.array(values, np.float32)
+    for got, want in zip(run(from_onnx(proto), x), reference(proto, x=x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_unknown_operators_are_listed_at_once() -> None:
     proto = model("""(float[2] x) => (float[2] y) {
         a = com.example.Twist(x)
