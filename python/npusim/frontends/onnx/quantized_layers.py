@@ -4,6 +4,7 @@ projection, embeddings with their normalization, LSTM. Formulas: docs/ContribOpe
 
 from __future__ import annotations
 
+from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.fused_attention import projected_attention
 from npusim.frontends.onnx.fusions import DOMAIN, embedded
@@ -46,13 +47,16 @@ def _embed(
     *numbers: Tensor | None,
 ) -> list[Tensor | None]:
     """`numbers` are the scales of the five tables and then their zero points."""
-    tables = [
-        None if t is None or scale is None else floats_of(call, t, scale, zero)
-        for t, scale, zero in zip(
-            (words, places, kinds, gamma, beta), numbers[:5], numbers[5:], strict=True
-        )
-    ]
-    return embedded(call, ids, segments, *tables, mask)[:2]
+
+    def table(t: Tensor, place: int) -> Tensor:
+        scale, zero = numbers[place], numbers[place + 5]
+        if scale is None:
+            raise ExportError("a table of codes has no scale.")
+        return floats_of(call, t, scale, zero)
+
+    kind = None if kinds is None else table(kinds, 2)
+    wide = (table(words, 0), table(places, 1), kind, table(gamma, 3), table(beta, 4))
+    return embedded(call, ids, segments, *wide, mask)[:2]
 
 
 @translation("DynamicQuantizeLSTM", domain=DOMAIN, hints=("hidden_size",))
@@ -72,11 +76,9 @@ def _lstm(
     r_zero: Tensor,
 ) -> Results:
     """Weights are turned, [directions, inputs, gates]; x and states are made bytes on the way."""
-    wide = [
-        floats_of(call, t, *(_columns(n, t) for n in numbers)).permute((0, 2, 1))
-        for t, numbers in ((w, (w_scale, w_zero)), (r, (r_scale, r_zero)))
-    ]
-    return recurrent(call, x, *wide, b, lengths, h, c, peepholes, operand=_rounded, kind="LSTM")
+    w = floats_of(call, w, _columns(w_scale, w), _columns(w_zero, w)).permute((0, 2, 1))
+    r = floats_of(call, r, _columns(r_scale, r), _columns(r_zero, r)).permute((0, 2, 1))
+    return recurrent(call, x, w, r, b, lengths, h, c, peepholes, operand=_rounded, kind="LSTM")
 
 
 def _columns(t: Tensor, weight: Tensor) -> Tensor:
