@@ -84,6 +84,27 @@ def test_values_between_layers_stay_bytes(net: Model) -> None:
     assert any(node.inputs[7] is not None for node in products(made.graph))  # the sum
 
 
+class Apart(nn.Module):
+    """A convolution whose result is taken apart, each part with a function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.last = nn.Conv2d(3, 12, 1), nn.Conv2d(4, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.whole(x).split(4, 1)
+        return self.last(q.relu() * functional.silu(k) + v)
+
+
+def test_a_part_of_a_layers_result_has_functions_of_its_own() -> None:
+    net = made(Apart(), torch.randn(1, 3, 4, 4))
+    result = npusim.quantize(net.graph, net.weights, net.data)
+    assert result.report.quantized == 2
+    x = net.data["x"]
+    found = outputs(result.graph, result.weights, x)
+    assert sqnr(found, outputs(net.graph, net.weights, x)) > 25
+
+
 def test_programs_are_equal_to_the_reference(net: Model) -> None:
     """The products of bytes that passes make give the bytes that their references give."""
     made = npusim.quantize(net.graph, net.weights, net.data)

@@ -200,11 +200,12 @@ def _pack(
 
 
 def packed_bytes(p: dict[str, Any]) -> int:
-    """Returns the size of what `pack_int8` writes, by its parameters."""
+    """Returns the size of what `pack_int8` writes, by its parameters; calls may choose them."""
     whole = 4 * PANEL if p["depthwise"] else PANEL
     columns = -(-p["n"] // whole) * whole
     depth = -(-p["taps"] * p["channels"] // 4) * 4
-    return int(p["groups"] * columns * (depth + 4))
+    size: int = p["groups"] * columns * (depth + 4)
+    return size
 
 
 def _emit(

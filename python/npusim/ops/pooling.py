@@ -164,10 +164,12 @@ for _rank in (1, 2, 3):
     )
     _dilated = Case(_shape, {"kernel_size": (2,) * _rank, "dilation": (2,) * _rank}, "dilated")
     _many = [Case(((1, 70, 6, 5),), _all, "many channels")] if _rank == 2 else []
-    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated, *_many)
+    _beyond = {"kernel_size": (4, 2), "ceil_mode": True}  # more than there is of one dimension
+    _wide = [Case(((1, 5, 1, 3),), _beyond, "wide")] if _rank == 2 else []
+    _op(f"max_pool{_rank}d.default", _pool(_rank, 0), *_cases, _dilated, *_many, *_wide)
     if _rank > 1:
         _op(f"max_pool{_rank}d_with_indices.default", _pool(_rank, 0), *_cases, _dilated)
-    _op(f"avg_pool{_rank}d.default", _pool(_rank, 1), *_cases,
+    _op(f"avg_pool{_rank}d.default", _pool(_rank, 1), *_cases, *_wide,
         Case(_shape, {**_all, "count_include_pad": False}, "exclude_pad"),
         *([Case(_shape, {**_all, "divisor_override": d}, f"divisor{d}") for d in (3, -2)]
           if _rank > 1 else []))  # fmt: skip

@@ -127,7 +127,9 @@ class _Walk:
         return node.name in self._layers or (node.op in _SUMS and self._summands(node) is not None)
 
     def _alone(self, node: Node | None) -> bool:
-        return node is not None and self._reads[node.output.name] == 1
+        """Tells whether a node has one result, which one reader reads."""
+        single = node is not None and len(node.outputs) == 1
+        return single and node is not None and self._reads[node.output.name] == 1
 
     def _summands(self, node: Node) -> tuple[str, str] | None:
         """Returns the layer's result and the other bytes that a sum is of; None for other sums."""

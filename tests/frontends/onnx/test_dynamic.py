@@ -15,6 +15,8 @@ from torch.export import Dim
 
 import npusim
 from npusim.ir.symbolic import Symbol
+from npusim.passes.run import run_passes
+from npusim.targets import TargetConfig
 from tests.end_to_end.dynamic_models import MODELS
 from tests.frontends.onnx.runtime import expected
 
@@ -99,6 +101,23 @@ CHAINS = {
     "conditional": "h = Shape(x) l = Gather(h, i2) c = Greater(l, i1)"
     " y = If(c) <then_branch = a () => (float u) {u = Neg(x)},"
     " else_branch = b () => (float v) {v = Abs(x)}>",
+    "resized_rows": "k = Constant<value = float[3] {1, 1, 2}>()"
+    ' y = Resize<mode = "linear">(x, , k)',
+    "resized_to_a_number": "h = Shape<end = 2>(x) l = Constant<value_ints = [7]>()"
+    ' t = Concat<axis = 0>(h, l) y = Resize<mode = "linear">(x, , , t)',
+    **{
+        f"resized_{name}": "u = Transpose<perm = [0, 2, 1]>(x)"
+        f" k = Constant<value = float[3] {{1, 1, 3}}>() y = Resize<{how}>(u, , k)"
+        for name, how in {
+            "nearest": 'coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"',
+            "nearest_middle": 'mode = "nearest"',
+            "linear": 'mode = "linear"',
+            "corners": 'mode = "linear", coordinate_transformation_mode = "align_corners"',
+        }.items()
+    },
+    "resized_to_half": f"{ONE} u = Transpose<perm = [0, 2, 1]>(x) h = Shape<end = 2>(u)"
+    " l = Shape<start = 2>(u) p = Add(l, one) q = Div(p, two) t = Concat<axis = 0>(h, q)"
+    ' y = Resize<mode = "linear">(u, , , t)',
     "pairs": "k = Constant<value = int64[2, 2] {0, 0, 0, 0}>() y = GatherND(x, k)",
 }
 ALWAYS = (
@@ -110,6 +129,22 @@ ALWAYS = (
 @pytest.mark.parametrize("name", CHAINS)
 def test_sizes_fold_through_chains(name: str) -> None:
     check(model("float[n, s, 4] x", ALWAYS + CHAINS[name]), BOUNDS, SIZES)
+
+
+@pytest.mark.parametrize("columns", ["7", "s", "2"])
+def test_products_of_bytes_between_open_sizes(columns: str) -> None:
+    """Powers of two as scales: what rounds is the same number everywhere."""
+    proto = model(
+        f"float[n, 3, s, 5] x, float[n, 3, 5, {columns}] w",
+        "h = Constant<value = float {0.5}>() e = Constant<value = float {2.0}>()"
+        " z = Constant<value = uint8 {9}>() a = QuantizeLinear(x, h, z) b = QuantizeLinear(w, h, z)"
+        " c = DequantizeLinear(a, h, z) d = DequantizeLinear(b, h, z) p = MatMul(c, d)"
+        " q = QuantizeLinear(p, e, z) y = DequantizeLinear(q, e, z)",
+    )
+    check(proto, BOUNDS, SIZES)
+    graph = npusim.from_onnx(proto, dynamic_shapes=BOUNDS).graph
+    compiled = run_passes(graph, TargetConfig.named("cpu"))
+    assert "npu.int8_matmul" in {node.op for node in compiled.nodes}
 
 
 def test_what_shapes_say_becomes_no_node() -> None:

@@ -12,6 +12,7 @@ import npusim
 from npusim.errors import Error, ExportError, ShapeError
 from npusim.frontends.onnx import from_onnx, register_translation
 from npusim.frontends.onnx.builder import NeedsValues
+from npusim.frontends.onnx.evaluate import BeyondReference
 from npusim.frontends.onnx.registry import TRANSLATIONS
 from npusim.runtime.safetensors_files import save_safetensors
 
@@ -84,6 +85,14 @@ def test_a_shape_computed_while_running_is_refused() -> None:
         from_onnx(model(RESHAPE))
 
 
+def test_results_whose_number_is_a_value_are_refused_with_what_to_do() -> None:
+    text = "(float[4] x) => (int64[1, k] y) { h = Relu(x) \n y = NonZero(h) }"
+    with pytest.raises(NeedsValues, match=r"NonZero \(y\): the shape.*extract_model.*values=") as e:
+        from_onnx(model(text))
+    assert "what follows h" in str(e.value)
+    assert e.value.inputs == {"x"}
+
+
 def test_a_given_value_is_fixed() -> None:
     imported = from_onnx(model(RESHAPE), values={"s": np.array([3, 4])})
     assert [v.name for v in imported.graph.inputs] == ["x"]
@@ -132,7 +141,53 @@ def test_a_condition_on_values_is_refused() -> None:
     np.testing.assert_array_equal(run(imported, x)[0], -x)
 
 
+GATHER = """(float[2, 3] x) => (float[2, 3] y) {
+    t = GatherElements<axis = 1>(table, places)
+    f = Cast<to = 1>(t)
+    y = Add(x, f)
+}"""
+TABLE, PLACES = np.arange(200).reshape(4, 50), np.array([[0, -1, 40], [1, 2, 3]])
+
+
+def test_known_elements_are_gathered_while_importing() -> None:
+    """ONNX's own reference chooses among 32."""
+    proto, x = model(GATHER, table=TABLE, places=PLACES), np.zeros((2, 3), np.float32)
+    imported = from_onnx(proto)
+    assert [n.op for n in imported.graph.nodes] == ["aten.add.Tensor"]
+    np.testing.assert_array_equal(run(imported, x)[0], reference(proto, x=x)[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "places"), [(TABLE, PLACES + 48), (TABLE[0], PLACES), (TABLE[:1], PLACES)]
+)
+def test_elements_outside_are_refused(table: np.ndarray, places: np.ndarray) -> None:
+    with pytest.raises(Error, match="GatherElements"):
+        from_onnx(model(GATHER, table=table, places=places))
+
+
+def test_what_the_reference_cannot_compute_is_left_to_the_program(monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise BeyondReference("no")
+
+    monkeypatch.setattr("npusim.frontends.onnx.importer.evaluate", refuse)
+    proto, x = model(GATHER, table=TABLE, places=PLACES), np.zeros((2, 3), np.float32)
+    imported = from_onnx(proto)
+    assert imported.graph.nodes[0].op == "aten.gather.default"
+    np.testing.assert_array_equal(run(imported, x)[0], reference(proto, x=x)[0])
+
+
 # ---- operators ----
+
+
+@pytest.mark.parametrize("values", [[0, 0, 0], [-2, -2, -2], [0, 1, 510], [-7, 0, 7]])
+def test_a_range_of_its_own(values: list[float]) -> None:
+    """The range of nothing but zeros has a scale of 1, as ONNX Runtime gives it."""
+    text = """(float[3] x) => (uint8[3] y, float s, uint8 z) {
+        y, s, z = DynamicQuantizeLinear(x)
+    }"""
+    proto, x = model(text), np.array(values, np.float32)
+    for got, want in zip(run(from_onnx(proto), x), reference(proto, x=x), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_unknown_operators_are_listed_at_once() -> None:

@@ -97,6 +97,18 @@ def test_a_flat_matrix_is_no_row_of_windows():
     assert imported.report.recovered == {"matmul": 1}
 
 
+@pytest.mark.parametrize("kind", [dtypes.int32, dtypes.float64])
+def test_windows_of_what_no_convolution_takes_stay(kind) -> None:
+    check(lambda x: x.cast(kind).conv2d(Tensor.ones(2, 3, 3, dtype=kind)), tensor(2, 3, 8) * 9)
+
+
+def test_sorting() -> None:
+    """Its places are sums over windows of integers."""
+    x = Tensor(np.float32([[3, 1, 2, 2, -5, 9], [0, 0, 7, -1, 4, 4]])).realize()
+    check(lambda x: x.sort(dim=1), x)
+    check(lambda x: x.topk(3), x)
+
+
 def test_a_linear_reads_its_weight_as_it_is():
     layer = settle(nn.Linear(8, 6))
     imported = check(

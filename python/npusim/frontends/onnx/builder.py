@@ -36,14 +36,18 @@ class NeedsValues(ExportError):
         inputs: the graph inputs whose values are needed; empty when values of weights are.
     """
 
-    def __init__(self, message: str, inputs: frozenset[str]) -> None:
-        super().__init__(
-            message,
-            hint="Give these values when importing: values={name: array} (`--value name=file.npy`)."
+    def __init__(self, message: str, inputs: frozenset[str], hint: str = "") -> None:
+        give = (
+            "Give these values when importing: values={name: array} (`--value name=file.npy`)."
             if inputs
-            else "",
+            else ""
         )
-        self.inputs = inputs
+        super().__init__(message, hint=f"{hint} {give}".strip())
+        self.message, self.inputs = message, inputs
+
+    def with_hint(self, hint: str) -> NeedsValues:
+        """Returns the error with something that can be done first of all."""
+        return NeedsValues(self.message, self.inputs, hint)
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
+from npusim.frontends.onnx.files import RUNTIME_DOMAIN
 from npusim.frontends.onnx.registry import Call, translation
 
 _MODES = {"linear": 0, "bilinear": 0, "nearest": 1, "cubic": 2, "bicubic": 2}
@@ -20,6 +21,7 @@ _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 @translation("GridSample")
+@translation("GridSample", domain=RUNTIME_DOMAIN)
 def _grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     mode = _MODES[call.str("mode", "linear")]
     padding = _PADDING[call.str("padding_mode", "zeros")]

@@ -27,8 +27,10 @@ def _activated(name: str, y: Tensor, numbers: Sequence[float]) -> Tensor:
     """Returns an activation by ONNX's name, its parameters in the order of the attribute."""
     if name == "Relu":
         return y.op("relu.default")
-    if name in ("Tanh", "Sigmoid"):
+    if name in ("Tanh", "Sigmoid", "Softplus", "HardSwish"):
         return y.op(f"{name.lower()}.default")
+    if name == "Softsign":
+        return y / (y.op("abs.default") + 1.0)
     if name == "LeakyRelu":
         return y.op("leaky_relu.default", *numbers[:1])
     if name == "Clip":
@@ -64,7 +66,7 @@ def _quick_gelu(call: Call, x: Tensor) -> Tensor:
 # ---- products ----
 
 
-@translation("FusedConv", domain=DOMAIN)
+@translation("FusedConv", domain=DOMAIN, hints=("kernel_shape",))  # the weight's
 def _fused_conv(
     call: Call, x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None
 ) -> Tensor:
@@ -104,47 +106,6 @@ def _rows_first(x: Tensor) -> Tensor:
 
 def _turned(x: Tensor) -> Tensor:
     return x if x.rank < 2 else x.permute((*range(x.rank - 2), x.rank - 1, x.rank - 2))
-
-
-@translation("MatMulNBits", domain=DOMAIN)
-def _matmul_of_bits(
-    call: Call,
-    a: Tensor,
-    b: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None = None,
-    order: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """A linear whose weight is kept in blocks of 2, 4 or 8 bits along its rows."""
-    rows, columns = call.int("N"), call.int("K")
-    bits, block = call.int("bits", 4), call.int("block_size")
-    if bits not in (2, 4, 8) or order is not None:
-        raise ExportError(f"weights of {bits} bits, or in another order, have no meaning here.")
-    blocks = -(-columns // block)
-    codes = _unpacked(b.view((rows, blocks, b.type.numel // (rows * blocks))), bits)
-    if zeros is None:
-        middle: Tensor | float = float(1 << (bits - 1))
-    elif zeros.kind == TensorProto.UINT8:
-        packed = zeros.view((rows, zeros.type.numel // rows))
-        middle = _unpacked(packed, bits).slice(1, 0, blocks).view((rows, blocks, 1))
-        middle = middle.to(scales.dtype, scales.kind)
-    else:
-        middle = zeros.view((rows, blocks, 1))
-    wide = codes.to(scales.dtype, scales.kind) - middle
-    weight = (wide * scales.view((rows, blocks, 1))).view((rows, blocks * block))
-    return a.op("linear.default", weight.slice(1, 0, columns), bias)
-
-
-def _unpacked(x: Tensor, bits: int) -> Tensor:
-    """Returns bytes as the numbers in them, the low ones first, along the last dimension."""
-    if bits == 8:
-        return x
-    wide = x.to("int32", TensorProto.INT32).view((*x.shape, 1))
-    shifts = x.graph.known(np.arange(0, 8, bits, dtype=np.int32))
-    parts = wide.op("bitwise_right_shift.Tensor", shifts)
-    parts = parts.op("bitwise_and.Scalar", (1 << bits) - 1)
-    return parts.view((*x.shape[:-1], x.shape[-1] * (8 // bits)))
 
 
 @translation("NhwcMaxPool", domain=DOMAIN)
@@ -194,7 +155,7 @@ def _skip_simplified(
 
 
 @translation("EmbedLayerNormalization", domain=DOMAIN)
-def _embed(
+def embedded(
     call: Call,
     ids: Tensor,
     segments: Tensor | None,

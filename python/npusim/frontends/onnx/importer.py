@@ -6,7 +6,7 @@ function body that ONNX defines it by. Control flow is unrolled by `control`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,14 +17,21 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorPro
 from npusim.errors import Error, ExportError
 from npusim.frontends.onnx import control
 from npusim.frontends.onnx.builder import Builder, NeedsValues, Tensor
-from npusim.frontends.onnx.evaluate import NEEDS_VALUES, evaluate, is_foldable
-from npusim.frontends.onnx.files import array_of, read_model
+from npusim.frontends.onnx.evaluate import NEEDS_VALUES, BeyondReference, evaluate, is_foldable
+from npusim.frontends.onnx.files import RUNTIME_DOMAIN, array_of, read_model
 from npusim.frontends.onnx.functions import body_of, defaults, since
 from npusim.frontends.onnx.inputs import add_inputs
 from npusim.frontends.onnx.kinds import Array
 from npusim.frontends.onnx.open_shapes import open_shapes
 from npusim.frontends.onnx.refusals import refuse_unknown
-from npusim.frontends.onnx.registry import TRANSLATIONS, Call, Results, Translation
+from npusim.frontends.onnx.registry import (
+    HINTS,
+    TRANSLATIONS,
+    Attributes,
+    Call,
+    Results,
+    Translation,
+)
 from npusim.frontends.onnx.scope import Scope, domain_of, opsets_of, with_attributes
 from npusim.frontends.onnx.sizes import computed, kind_of
 from npusim.frontends.onnx.symbolic_types import SymbolicTypes
@@ -37,7 +44,8 @@ FAMILIES = (
     *("pointwise", "shapes", "reductions", "matmul", "pooling", "normalization", "indexing"),
     *("quantization", "resizing", "recurrent", "spectral", "casts", "sequences", "detection"),
     *("features", "ensembles", "kernel_machines", "optimizers"),
-    *("microsoft", "fusions", "fused_attention"),
+    *("microsoft", "fusions", "fused_attention", "grouped_attention", "blocks_of_bits"),
+    "quantized_layers",
 )
 
 
@@ -179,9 +187,11 @@ class ModelWalk:
         translate = TRANSLATIONS.get((domain, node.op_type))
         if translate is not None:
             version = since(node.op_type, domain, scope.opsets)
-            attrs = {a.name: self._attribute(a) for a in node.attribute}
+            attrs = Attributes({a.name: self._attribute(a) for a in node.attribute})
             call = Call(self.graph, node.op_type, version, attrs, len(node.output))
             results = _translated(translate, call, inputs)
+            if domain == RUNTIME_DOMAIN and (domain, node.op_type) in HINTS:
+                _refuse_unread(attrs, HINTS[domain, node.op_type])
             return [results] if isinstance(results, Tensor) else list(results)
         body = body_of(node, inputs, scope.opsets)
         if body is None:
@@ -203,7 +213,13 @@ class ModelWalk:
             return self._folded_sizes(node, inputs)
         if node.op_type in NEEDS_VALUES and not node.domain:
             for tensor in tensors:
-                tensor.values(f"what the shape of {node.op_type}'s result depends on")
+                try:
+                    tensor.values(f"{node.op_type} {_title(node)}: the shape of its result")
+                except NeedsValues as error:
+                    raise error.with_hint(
+                        f"Import the model without what follows {node.input[0]} (selections of "
+                        "detections, say): onnx.utils.extract_model writes the part before."
+                    ) from None
         elif not tensors or any(t.data is None for t in tensors):
             return None
         arrays = [None if i is None else i.data for i in inputs]
@@ -212,7 +228,12 @@ class ModelWalk:
             return None
         if (node.domain, node.op_type) in TRANSLATIONS and domain_of(node):
             return None
-        results = evaluate(node, arrays, scope.opsets)
+        try:
+            results = evaluate(node, arrays, scope.opsets)
+        except BeyondReference:
+            if (domain_of(node), node.op_type) in TRANSLATIONS:
+                return None  # what the reference cannot compute, the program may
+            raise
         if needs:
             self.evaluated.append(node.op_type)
         return [self.graph.known(array, needs=needs) for array in results]
@@ -277,6 +298,14 @@ def _translated(translate: Translation, call: Call, inputs: Sequence[Any]) -> Re
         ValueError,
     ) as e:
         raise ExportError(f"its operands or attributes do not fit the operator ({e}).") from e
+
+
+def _refuse_unread(attrs: Attributes, hints: Collection[str]) -> None:
+    """Refuses attributes that were given and that nobody read: ONNX Runtime's operators get new
+    ones, which change what they compute, without getting a new version."""
+    unread = sorted(set(attrs.unread()) - set(hints))
+    if unread:
+        raise ExportError(f"its {', '.join(unread)} is not read, and may change the result.")
 
 
 def _title(node: NodeProto) -> str:

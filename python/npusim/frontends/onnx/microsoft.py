@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import CARRIERS, limits
 from npusim.frontends.onnx.matmul import matmul
 from npusim.frontends.onnx.pooling import average_pool
-from npusim.frontends.onnx.quantization import dynamically_quantized, fixed
+from npusim.frontends.onnx.quantization import dynamically_quantized, fixed, qlinear_conv
 from npusim.frontends.onnx.registry import Call, translation
 
 DOMAIN = "com.microsoft"
@@ -31,9 +30,10 @@ def _vector(call: Call, t: Tensor, rank: int, axis: int) -> Tensor:
     return t.view([t.shape[0] if d == axis % rank else 1 for d in range(rank)])
 
 
-def _floats(
+def floats_of(
     call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: int = -1
 ) -> Tensor:
+    """Returns (x - zero) · scale in float32; vectors are numbers along the axis."""
     wide = x.to("float32", _FLOAT)
     if zero is not None:
         wide = wide - _vector(call, zero, x.rank, axis).to("float32", _FLOAT)
@@ -61,7 +61,7 @@ def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
 
 @translation("DequantizeLinear", domain=DOMAIN)
 def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    return _floats(call, x, scale, zero, call.int("axis", 1))
+    return floats_of(call, x, scale, zero, call.int("axis", 1))
 
 
 @translation("QLinearAdd", "QLinearMul", domain=DOMAIN)
@@ -76,7 +76,7 @@ def _binary(
     y_scale: Tensor,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    x, y = _floats(call, a, a_scale, a_zero), _floats(call, b, b_scale, b_zero)
+    x, y = floats_of(call, a, a_scale, a_zero), floats_of(call, b, b_scale, b_zero)
     result = x + y if call.op == "QLinearAdd" else x * y
     return _bytes(call, result, y_scale, y_zero, a.kind)
 
@@ -90,7 +90,7 @@ def _unary(
     y_scale: Tensor,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    wide = _floats(call, x, x_scale, x_zero)
+    wide = floats_of(call, x, x_scale, x_zero)
     if call.op == "QLinearSigmoid":
         result = wide.op("sigmoid.default")
     elif call.op == "QLinearLeakyRelu":
@@ -120,7 +120,7 @@ def _global_average_pool(
 ) -> Tensor:
     first = 1 if call.int("channels_last") else 2
     dims = list(range(first, x.rank - 1 if first == 1 else x.rank))
-    mean = _floats(call, x, x_scale, x_zero).op("mean.dim", dims, True)
+    mean = floats_of(call, x, x_scale, x_zero).op("mean.dim", dims, True)
     return _bytes(call, mean, y_scale, y_zero, x.kind)
 
 
@@ -133,17 +133,54 @@ def _average_pool(
     y_scale: Tensor,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    if call.int("channels_last"):
-        raise ExportError("channels_last pooling has no meaning here.")
-    wide = average_pool(call, _floats(call, x, x_scale, x_zero))
+    last = bool(call.int("channels_last"))
+    x = channels_second(x) if last else x
+    wide = average_pool(call, floats_of(call, x, x_scale, x_zero))
     assert isinstance(wide, Tensor)
-    return _bytes(call, wide, y_scale, y_zero, x.kind)
+    y = _bytes(call, wide, y_scale, y_zero, x.kind)
+    return channels_behind(y) if last else y
+
+
+def channels_second(x: Tensor) -> Tensor:
+    """Returns [n, …, channels] as [n, channels, …]."""
+    return x.permute((0, x.rank - 1, *range(1, x.rank - 1)))
+
+
+def channels_behind(x: Tensor) -> Tensor:
+    """Returns [n, channels, …] as [n, …, channels]."""
+    return x.permute((0, *range(2, x.rank), 1))
+
+
+@translation("QLinearConv", domain=DOMAIN, hints=("kernel_shape",))  # the weight's
+def _convolution(call: Call, x: Tensor, *operands: Tensor) -> Tensor:
+    """ONNX's, whose x and result may have their channels last."""
+    last = bool(call.int("channels_last"))
+    y = qlinear_conv(call, channels_second(x) if last else x, *operands)
+    return channels_behind(y) if last else y
+
+
+@translation("QLinearWhere", domain=DOMAIN)
+def _where(
+    call: Call,
+    condition: Tensor,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor | None,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor | None,
+    y_scale: Tensor,
+    y_zero: Tensor | None = None,
+) -> Tensor:
+    x, y = floats_of(call, a, a_scale, a_zero), floats_of(call, b, b_scale, b_zero)
+    chosen = call.graph.op("where.self", condition, x, y)
+    return _bytes(call, chosen, y_scale, y_zero, a.kind)
 
 
 @translation("QLinearConcat", domain=DOMAIN)
 def _concat(call: Call, y_scale: Tensor, y_zero: Tensor, *parts: Tensor) -> Tensor:
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    each = [_floats(call, x, scale, zero) for x, scale, zero in triples]
+    each = [floats_of(call, x, scale, zero) for x, scale, zero in triples]
     joined = call.graph.op("cat.default", each, call.int("axis"))
     return _bytes(call, joined, y_scale, y_zero, y_zero.kind)
 
@@ -161,15 +198,17 @@ def _gemm(
     y_scale: Tensor | None = None,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    x = _floats(call, a, a_scale, a_zero)
-    w = _floats(call, b, b_scale, b_zero, 0 if call.int("transB") else 1)
+    x = floats_of(call, a, a_scale, a_zero)
+    w = floats_of(call, b, b_scale, b_zero, 0 if call.int("transB") else 1)
     x = x.permute((1, 0)) if call.int("transA") else x
     w = w if call.int("transB") else w.permute((1, 0))
     alpha = call.float("alpha", 1.0)
     bias = None
     if c is not None:  # counts what the sums count
-        bias = _floats(call, c, _product(call, a_scale, b_scale)).view((c.shape[-1],))
-    product = x.op("linear.default", w, bias)
+        bias = floats_of(call, c, _product(call, a_scale, b_scale))
+    row = bias is not None and bias.type.numel == w.shape[0]
+    product = x.op("linear.default", w, bias.view((w.shape[0],)) if bias and row else None)
+    product = product if bias is None or row else product + bias
     product = product if alpha == 1.0 else product * alpha
     if y_scale is None:
         return product
@@ -208,8 +247,8 @@ def _scaled_matmul(
     b_zero: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    x = _floats(call, a, a_scale, a_zero, -2)
-    product = matmul(x, _floats(call, b, b_scale, b_zero))
+    x = floats_of(call, a, a_scale, a_zero, -2)
+    product = matmul(x, floats_of(call, b, b_scale, b_zero))
     return product if bias is None else product + bias
 
 

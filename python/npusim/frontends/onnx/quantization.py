@@ -78,6 +78,8 @@ def dynamically_quantized(x: Tensor) -> list[Tensor]:
     high = x.op("amax.default", dims).op("clamp.default", 0.0, None)
     low = x.op("amin.default", dims).op("clamp.default", None, 0.0)
     scale = (high - low) / 255.0
+    one = x.graph.full((), 1.0, x.dtype)  # the scale of nothing but zeros
+    scale = x.graph.op("where.self", high.equals(low), one, scale)
     zero = (low * -1.0 / scale).op("clamp.default", 0.0, 255.0).op("round.default")
     whole = ((x / scale).op("round.default") + zero).op("clamp.default", 0.0, 255.0)
     kind = TensorProto.UINT8
@@ -158,7 +160,7 @@ def _conv_int(
 
 
 @translation("QLinearConv")
-def _qlinear_conv(
+def qlinear_conv(
     call: Call,
     x: Tensor,
     x_scale: Tensor,
@@ -170,6 +172,7 @@ def _qlinear_conv(
     y_zero: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
+    """Convolves bytes, and makes bytes of the sums."""
     total = _conv_integer(call, x, w, x_zero, w_zero)
     channel = (1, w.shape[0], *[1] * (x.rank - 2))
     if bias is not None:

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
-from npusim.frontends.onnx.registry import Call, translation
+from npusim.frontends.onnx.registry import Call, Results, translation
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {
@@ -46,8 +46,10 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
 class _Layer:
     """One direction of a recurrent operator."""
 
-    def __init__(self, call: Call, activations: list[Activation]) -> None:
-        self.call, self.activations = call, activations
+    def __init__(
+        self, call: Call, kind: str, activations: list[Activation], operand: Activation
+    ) -> None:
+        self.call, self.kind, self.activations, self.operand = call, kind, activations, operand
         self.linear_before_reset = bool(call.int("linear_before_reset"))
         self.clip = call.attrs.get("clip")
         self.coupled = bool(call.int("input_forget"))
@@ -67,10 +69,10 @@ class _Layer:
         peepholes: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the next hidden (and cell) state; gates are W·x plus the input's bias."""
-        if self.call.op == "GRU":
+        if self.kind == "GRU":
             return self._gru(gates, h, r, rb), None
-        total = gates + h.op("linear.default", r, rb)
-        if self.call.op == "RNN":
+        total = gates + self.operand(h).op("linear.default", r, rb)
+        if self.kind == "RNN":
             return self.activations[0](self._clipped(total)), None
         assert c is not None
         return self._lstm(total, c, peepholes)
@@ -114,7 +116,11 @@ class _Layer:
 
 
 @translation("RNN", "GRU", "LSTM")
-def _recurrent(
+def _recurrent(call: Call, *operands: Tensor | None) -> Results:
+    return recurrent(call, *operands, kind=call.op)  # type: ignore[arg-type]
+
+
+def recurrent(
     call: Call,
     x: Tensor,
     w: Tensor,
@@ -124,7 +130,12 @@ def _recurrent(
     h0: Tensor | None = None,
     c0: Tensor | None = None,
     peepholes: Tensor | None = None,
+    *,
+    kind: str,
+    operand: Activation = lambda x: x,
 ) -> list[Tensor | None]:
+    """Returns the results of "RNN", "GRU" or "LSTM"; `operand` is applied to what an LSTM or RNN
+    multiplies by its weights."""
     batch_first = bool(call.int("layout"))
     if batch_first:
         x = x.permute((1, 0, 2))
@@ -136,13 +147,13 @@ def _recurrent(
         reverse = direction == "reverse" or way == 1
         states = [None if s is None else s.op("select.int", 0, way) for s in (h0, c0)]
         weights = [None if t is None else t.op("select.int", 0, way) for t in (w, r, b, peepholes)]
-        layer = _Layer(call, _activations(call, way))
+        layer = _Layer(call, kind, _activations(call, kind, way), operand)
         results.append(_run(layer, x, weights, states, lengths, reverse))
     graph = call.graph
     y = graph.op("stack.default", [result[0] for result in results], 1)
     h = graph.op("stack.default", [result[1] for result in results], 0)
     c = None
-    if call.op == "LSTM":
+    if kind == "LSTM":
         c = graph.op("stack.default", [result[2] for result in results], 0)
     if batch_first:
         y = y.permute((2, 0, 1, 3))
@@ -151,8 +162,8 @@ def _recurrent(
     return [y, h, c]
 
 
-def _activations(call: Call, way: int) -> list[Activation]:
-    default = _DEFAULTS[call.op]
+def _activations(call: Call, kind: str, way: int) -> list[Activation]:
+    default = _DEFAULTS[kind]
     given = call.attrs.get("activations")
     names = [n.decode() if isinstance(n, bytes) else n for n in given] if given else default * 2
     alphas, betas = (
@@ -182,13 +193,13 @@ def _run(
     w, r, b, peepholes = weights
     assert w is not None and r is not None
     steps, batch = x.shape[:2]
-    size, wide = r.shape[-1], _GATES[layer.call.op] * r.shape[-1]
+    size, wide = r.shape[-1], _GATES[layer.kind] * r.shape[-1]
     wb, rb = (None, None) if b is None else (b.slice(0, 0, wide), b.slice(0, wide, 2 * wide))
     h, c = states
     h = graph.full((batch, size), 0.0, x.dtype) if h is None else h
-    if layer.call.op == "LSTM" and c is None:
+    if layer.kind == "LSTM" and c is None:
         c = graph.full((batch, size), 0.0, x.dtype)
-    gates = x.op("linear.default", w, wb)
+    gates = layer.operand(x).op("linear.default", w, wb)
     count = None if lengths is None else lengths.to("int64", TensorProto.INT64).view((batch, 1))
     outputs: dict[int, Tensor] = {}
     for step in reversed(range(steps)) if reverse else range(steps):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from npusim.errors import Error
 from npusim.frontends.onnx.builder import Builder, Tensor
 
@@ -58,18 +60,49 @@ class Call:
         return value.decode() if isinstance(value, bytes) else f"{value}"
 
 
+class Attributes(dict[str, Any]):
+    """The attributes of a call, which remember who was asked for."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns an attribute, or the default."""
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def unread(self) -> list[str]:
+        """Returns which were given, say more than nothing, and were not asked for."""
+        return [n for n, value in self.items() if n not in self.read and _says_more(value)]
+
+
+def _says_more(value: Any) -> bool:
+    if isinstance(value, (bytes, str)):
+        return value not in (b"", "", b"NONE", "NONE")
+    return bool(np.any(np.asarray(value)))
+
+
 TRANSLATIONS: dict[tuple[str, str], Translation] = {}
+# Attributes that say how an operator is computed elsewhere, and not what it gives.
+HINTS: dict[tuple[str, str], frozenset[str]] = {}
 
 
-def translation(*ops: str, domain: str = "") -> Callable[[_T], _T]:
+def translation(*ops: str, domain: str = "", hints: Sequence[str] = ()) -> Callable[[_T], _T]:
     """Registers a function as the translation of operators: `f(call, *operands) -> results`.
 
-    An operand that a call leaves out is None; trailing ones are not passed.
+    An operand that a call leaves out is None; trailing ones are not passed. `hints` are attributes
+    that change no result; in domains that are not ONNX's any other one that is not read is refused.
     """
 
     def enter(function: _T) -> _T:
         for op in ops:
             TRANSLATIONS[domain, op] = function
+            HINTS[domain, op] = frozenset(hints)
         return function
 
     return enter
@@ -91,3 +124,4 @@ def register_translation(domain: str, op: str, function: Translation) -> None:
     if domain in ("", "ai.onnx"):
         raise Error(f"{op} is ONNX's own operator; translations are for custom domains.")
     TRANSLATIONS[domain, op] = function
+    HINTS.pop((domain, op), None)

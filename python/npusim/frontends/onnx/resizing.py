@@ -1,4 +1,5 @@
-"""Resize and its older forms: products with filter matrices, one an axis, known beforehand."""
+"""Resize and its older forms: PyTorch's upsamplings where they are these (`upsampling`), and else
+products with filter matrices, one an axis, known beforehand."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import Array, is_floating
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.frontends.onnx.upsampling import Axis, factor_between, linear, nearest
+from npusim.ir.symbolic import is_symbolic
 
 
 @translation("Upsample")
@@ -20,9 +23,27 @@ def _upsample(call: Call, x: Tensor, scales: Tensor | None = None) -> Tensor:
         raise ExportError("it has no scales.")
     factors = [float(v) for v in np.asarray(given).reshape(-1)]
     asked = Filter(call.str("mode", "nearest"), "asymmetric", "floor")
-    for dim, factor in enumerate(factors):
-        x = _resized(x, dim, math.floor(x.shape[dim] * factor), factor, asked, None)
+    axes = [_scaled(n, factor) for n, factor in zip(x.shape, factors, strict=True)]
+    native = _native(x, axes, asked)
+    if native is not None:
+        return native
+    for dim, axis in enumerate(axes):
+        x = _resized(x, dim, axis, asked, None)
     return x
+
+
+def _scaled(size: int, factor: float) -> Axis:
+    """Returns what a scale makes of an axis."""
+    if not is_symbolic(size):
+        return Axis(size, math.floor(size * factor), factor)
+    if factor != int(factor):
+        raise ExportError(f"it resizes {size} elements, which calls choose, by {factor:g}.")
+    return Axis(size, size * int(factor), factor)
+
+
+def _sized(size: int, length: int) -> Axis:
+    """Returns what a length makes of an axis."""
+    return Axis(size, length, factor_between(size, length))
 
 
 class Filter:
@@ -62,36 +83,60 @@ def _resize(
         bool(call.int("exclude_outside")),
         bool(call.int("antialias")),
     )
-    axes = [a % x.rank for a in call.ints("axes", list(range(x.rank))) or []]
-    extents = [x.shape[a] for a in axes]
-    if scales is not None and scales.shape != (0,):
-        factors = [float(v) for v in scales.values("the scales of Resize")]
-        lengths = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
-    elif sizes is not None:
-        lengths = sizes.ints("the sizes of Resize")
-        policy = call.str("keep_aspect_ratio_policy", "stretch")
-        factors = [m / n for m, n in zip(lengths, extents, strict=True)]
-        if policy != "stretch":
-            one = min(factors) if policy == "not_larger" else max(factors)
-            factors = [one] * len(factors)
-            lengths = [math.floor(n * one + 0.5) for n in extents]
-    else:
-        raise ExportError("it has neither scales nor sizes.")
-    boxes = _boxes(roi, coordinates, len(axes))
+    dims = [a % x.rank for a in call.ints("axes", list(range(x.rank))) or []]
+    axes = _axes(call, [x.shape[d] for d in dims], scales, sizes)
+    boxes = _boxes(roi, coordinates, len(dims))
+    if not any(boxes):
+        every = dict(zip(dims, axes, strict=True))
+        kept = [every.get(d, Axis(n, n, 1.0)) for d, n in enumerate(x.shape)]
+        native = _native(x, kept, asked)
+        if native is not None:
+            return native
     fill = call.float("extrapolation_value")
     dtype, kind = x.dtype, x.kind
     if asked.mode != "nearest" and not is_floating(kind):
         x = x.to("float32")
     outside: list[tuple[int, Array]] = []
-    for axis, length, factor, box in zip(axes, lengths, factors, boxes, strict=True):
+    for dim, axis, box in zip(dims, axes, boxes, strict=True):
         if box is not None:
-            places = _coordinates(x.shape[axis], length, factor, asked.coordinates, box)
-            outside.append((axis, (places < 0) | (places > x.shape[axis] - 1)))
-        x = _resized(x, axis, length, factor, asked, box)
-    for axis, mask in outside:
-        shape = [-1 if d == axis else 1 for d in range(x.rank)]
+            places = _coordinates(axis, asked.coordinates, box)
+            outside.append((dim, (places < 0) | (places > axis.size - 1)))
+        x = _resized(x, dim, axis, asked, box)
+    for dim, mask in outside:
+        shape = [-1 if d == dim else 1 for d in range(x.rank)]
         x = call.graph.op("where.ScalarSelf", call.graph.known(mask.reshape(shape)), fill, x)
     return x.to(dtype, kind) if x.dtype == dtype else _rounded(x, dtype, kind)
+
+
+def _axes(
+    call: Call, extents: Sequence[int], scales: Tensor | None, sizes: Tensor | None
+) -> list[Axis]:
+    """Returns what the scales or sizes of a Resize make of its axes."""
+    if scales is not None and scales.shape != (0,):
+        factors = [float(v) for v in scales.values("the scales of Resize")]
+        return [_scaled(n, factor) for n, factor in zip(extents, factors, strict=True)]
+    if sizes is None:
+        raise ExportError("it has neither scales nor sizes.")
+    axes = [_sized(n, m) for n, m in zip(extents, sizes.ints("the sizes of Resize"), strict=True)]
+    policy = call.str("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return axes
+    factors = [axis.factor for axis in axes if axis.factor is not None]
+    if len(factors) < len(axes) or is_symbolic(tuple(extents)):
+        raise ExportError("it keeps the ratio of sizes that calls choose.")
+    one = min(factors) if policy == "not_larger" else max(factors)
+    return [Axis(n, math.floor(n * one + 0.5), one) for n in extents]
+
+
+def _native(x: Tensor, axes: Sequence[Axis], asked: Filter) -> Tensor | None:
+    """Returns what one of PyTorch's upsamplings makes of x, if that is what is asked for."""
+    if all(axis.is_kept for axis in axes) or asked.exclude or asked.antialias:
+        return None
+    if asked.mode == "nearest":
+        return nearest(
+            x, axes, asked.coordinates, asked.nearest, lambda axis: _taken(axis, asked, None)
+        )
+    return linear(x, axes, asked.coordinates) if asked.mode == "linear" else None
 
 
 def _rounded(x: Tensor, dtype: str, kind: int) -> Tensor:
@@ -109,10 +154,14 @@ def _boxes(
     return [(float(values[i]), float(values[count + i])) for i in range(count)]
 
 
-def _coordinates(
-    size: int, length: int, scale: float, mode: str, box: tuple[float, float] | None
-) -> Array:
+def _coordinates(axis: Axis, mode: str, box: tuple[float, float] | None) -> Array:
     """Returns where in the input each output lies, in elements."""
+    size, length, scale = axis.size, axis.length, axis.factor
+    if scale is None or axis.is_symbolic:
+        raise ExportError(
+            f"it makes {length} elements of {size}, which calls choose, in a way that is fixed "
+            "while importing; give these sizes."
+        )
     out = np.arange(length, dtype=np.float64)
     exact = scale * size
     if mode == "half_pixel":
@@ -138,26 +187,25 @@ def _coordinates(
 
 
 def _resized(
-    x: Tensor,
-    dim: int,
-    length: int,
-    scale: float,
-    asked: Filter,
-    box: tuple[float, float] | None,
+    x: Tensor, dim: int, axis: Axis, asked: Filter, box: tuple[float, float] | None
 ) -> Tensor:
-    size = x.shape[dim]
-    if length == size and scale == 1.0 and box is None:
+    if axis.is_kept and box is None:
         return x
-    places = _coordinates(size, length, scale, asked.coordinates, box)
     if asked.mode == "nearest":
-        taken = np.clip(_nearest(places, asked.nearest), 0, size - 1).astype(np.int64)
-        return x.op("index_select.default", dim, x.graph.known(taken))
-    matrix = _matrix(places, size, scale, asked)
+        return x.op("index_select.default", dim, x.graph.known(_taken(axis, asked, box)))
+    places = _coordinates(axis, asked.coordinates, box)
+    matrix = _matrix(places, axis.size, axis.factor or 1.0, asked)
     table = x.graph.table(matrix.T, x)  # [size, length]
     order = [d for d in range(x.rank) if d != dim] + [dim]
     turned = x.permute(order).op("matmul.default", table)
     back = [order.index(d) for d in range(x.rank)]
     return turned.permute(back)
+
+
+def _taken(axis: Axis, asked: Filter, box: tuple[float, float] | None) -> Array:
+    """Returns the elements that are nearest."""
+    places = _coordinates(axis, asked.coordinates, box)
+    return np.clip(_nearest(places, asked.nearest), 0, axis.size - 1).astype(np.int64)
 
 
 def _nearest(places: Array, mode: str) -> Array:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from npusim.errors import ExportError, SymbolicSizeError
 from npusim.frontends.onnx.builder import Tensor
+from npusim.frontends.onnx.files import RUNTIME_DOMAIN
 from npusim.frontends.onnx.kinds import CARRIERS, numpy_dtype
 from npusim.frontends.onnx.registry import Call, translation
 from npusim.frontends.onnx.sizes import objects
@@ -209,6 +210,7 @@ def _range(call: Call, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 
 
 @translation("Trilu")
+@translation("Trilu", domain=RUNTIME_DOMAIN)
 def _trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
     diagonal = 0 if k is None else k.ints("the diagonal of Trilu")[0]
     rows, columns = x.shape[-2:]

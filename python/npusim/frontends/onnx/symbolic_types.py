@@ -115,6 +115,9 @@ def _told(
         return _padded(inputs[0], attrs["pad"])
     if op == "aten.slice.Tensor" and inputs[0] is not None:
         return _sliced(inputs[0], attrs)
+    if "upsample_" in op and inputs[0] is not None:
+        size: Any = attrs["output_size"]
+        return TensorType(inputs[0].dtype, (*inputs[0].shape[:2], *size))
     if op == "aten.arange.start_step":
         start, end, step = (attrs[name] for name in ("start", "end", "step"))
         if all(isinstance(v, int) for v in (start, end, step)):

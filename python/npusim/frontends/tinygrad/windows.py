@@ -87,11 +87,13 @@ def padded(graph: Builder, x: Value, windows: list[Window], fill: float) -> Valu
 
 # ---- convolutions ----
 
+_CONVOLVED = ("float32", "float16", "bfloat16")  # others run as multiply and reduce
+
 
 def convolution(term: Term) -> Plan | None:
     """Plans a sum of products over windows as a convolution; a recovery."""
     product = narrowed(term)
-    if product is None:
+    if product is None or product.dtype not in _CONVOLVED:
         return None
     for x, weight in ((product.a, product.b), (product.b, product.a)):
         if not weight.is_simple():

@@ -128,10 +128,9 @@ def _pooled(
     for size, k, s, p, d in zip(x.shape[-rank:], kernel, stride, padding, dilation, strict=True):
         require(0 <= p <= k // 2, f"padding is {p}, at most half of the kernel's {k} is legal.")
         room = size + 2 * p - d * (k - 1) - 1
-        require(not surely_less(room, 0), f"a window of {k} does not fit into {size}.")
-        count = room // s + 1
+        count = -(-room // s) + 1 if ceil_mode else room // s + 1  # a last window may stand out
+        require(not surely_less(count, 1), f"a window of {k} does not fit into {size}.")
         if ceil_mode:
-            count = -(-room // s) + 1
             if is_symbolic(count):
                 if p or s > d * (k - 1) + 1:
                     raise SymbolicSizeError(f"whether a last window begins inside of {size}.")
