@@ -1,7 +1,7 @@
 // softmax and log_softmax along the middle of a dense [outer, size, inner]. Rows (inner 1) are
 // shared by NPUSIM_LANES lanes, and read once where they fit into registers; with inner > 1
-// NPUSIM_PARTS threads of a block share a column, and neighbours have neighbouring columns. A row of
-// -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
+// NPUSIM_PARTS threads of a block share a column, and neighbours have neighbouring columns. A row
+// of -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/scalar_ops.h"
 

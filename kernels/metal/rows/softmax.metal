@@ -1,7 +1,7 @@
 // softmax and log_softmax along the middle of a dense [outer, size, inner]. Rows (inner 1) are
 // shared by NPUSIM_LANES threads, and read once where they fit into registers; with inner > 1
-// NPUSIM_PARTS threads of a group share a column, and neighbours have neighbouring columns. A row of
-// -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
+// NPUSIM_PARTS threads of a group share a column, and neighbours have neighbouring columns. A row
+// of -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
 #include "kernels/metal/common/row.h"
 
 namespace npusim {
@@ -53,7 +53,8 @@ inline void softmax_row(device const X* x, device Y* y, threadgroup float* room,
 template <typename F>
 inline float fold_parts(float x, F f, threadgroup float* room, int thread_index) {
   if (kParts == 1) return x;
-  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);  // what an earlier fold left has been read
+  metal::threadgroup_barrier(
+      metal::mem_flags::mem_threadgroup);  // what an earlier fold left has been read
   room[thread_index] = x;
   for (int width = kParts / 2; width > 0; width /= 2) {
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);

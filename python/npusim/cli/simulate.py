@@ -175,6 +175,7 @@ def _of_layer(
         raise click.UsageError(f"--dtype of '{target}' is one of {', '.join(dtypes)}.")
     with torch.device("meta"):
         net: nn.Module
+        shape: tuple[int, ...]
         if product is not None:
             m, k, n = _product_sizes(product)
             net, shape = nn.Linear(k, n, bias=False), (m, k)
