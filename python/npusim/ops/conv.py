@@ -16,12 +16,11 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
-from npusim.ops.conv_patches import patch_rows
-from npusim.ops.conv_phases import phases
+from npusim.ops.conv_patches import CHUNK, patch_rows
+from npusim.ops.conv_phases import phase_views, phases
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
 
-CHUNK = 8  # elements of 16 bits that kernels load at once
 _COPIED_ELEMENTS = 256  # of a window, from which on a row of its own is worth a copy
 
 
@@ -141,13 +140,7 @@ def _lower_phases(
         return False
     found = phases(y.shape[2:], w.shape[2:], stride, padding)
     for phase in found:
-        of_x, of_w, of_y, of_residual = x, w, y, residual
-        for d, (one, step) in enumerate(zip(phase, stride, strict=True), start=2):
-            of_x = of_x.slice(d, one.cut, max(0, x.shape[d] - one.cut))
-            of_w = of_w.slice(d, one.last_tap, one.taps, -step)
-            of_y = of_y.slice(d, one.start, one.count, step)
-            if of_residual is not None:
-                of_residual = of_residual.slice(d, one.start, one.count, step)
+        of_x, of_w, of_y, of_residual = phase_views(phase, stride, x, w, y, residual)
         added = [*operands[:-1], of_residual] if of_residual is not None else operands
         kernel, packed, more = _indirect(low, node, low.dense(of_w))
         params = {

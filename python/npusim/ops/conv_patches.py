@@ -8,7 +8,7 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering
 from npusim.lowering.view import View
 
-_CHUNK = 8  # elements of 16 bits that kernels load at once: rows are whole chunks
+CHUNK = 8  # elements of 16 bits that kernels load at once
 
 
 def patch_rows(low: Lowering, x: View, w: View, windows: tuple[int, ...]) -> tuple[View, View]:
@@ -43,7 +43,7 @@ def patch_rows(low: Lowering, x: View, w: View, windows: tuple[int, ...]) -> tup
 def _chunked(low: Lowering, x: View, dims: int) -> View:
     """Returns a copy of x whose dimensions behind the first `dims` are a row of whole chunks."""
     count = prod(x.shape[dims:])
-    whole = -(-count // _CHUNK) * _CHUNK
+    whole = -(-count // CHUNK) * CHUNK
     shape = (*x.shape[:dims], whole)
     y = low.temp(TensorType(x.dtype, shape), static=low.is_static(x))
     target = y.slice(dims, 0, count).reshape(x.shape)

@@ -15,6 +15,7 @@ from itertools import product
 from npusim.ir.graph import Node
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
+from npusim.lowering.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,25 @@ def phases(
     if any(phase.taps == 0 for dim in dims for phase in dim):
         return []
     return list(product(*dims))
+
+
+def phase_views(
+    phase: tuple[Phase, ...],
+    stride: Sequence[int],
+    x: View,
+    w: View,
+    y: View,
+    residual: View | None,
+) -> tuple[View, View, View, View | None]:
+    """Returns what a phase reads of x [n, c, …] and of w [c, n, k…], and its positions of y and of
+    what is added to y."""
+    for d, (one, step) in enumerate(zip(phase, stride, strict=True), start=2):
+        x = x.slice(d, one.cut, max(0, x.shape[d] - one.cut))
+        w = w.slice(d, one.last_tap, one.taps, -step)
+        y = y.slice(d, one.start, one.count, step)
+        if residual is not None:
+            residual = residual.slice(d, one.start, one.count, step)
+    return x, w, y, residual
 
 
 def _phase(start: int, size: int, kernel: int, stride: int, padding: int) -> Phase:

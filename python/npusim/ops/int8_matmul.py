@@ -43,7 +43,7 @@ from npusim.ops.conv import (
     strides5,
     window_params,
 )
-from npusim.ops.conv_phases import phases
+from npusim.ops.conv_phases import phase_views, phases
 from npusim.ops.fused import NO_EPILOGUE
 from npusim.ops.int8_reference import (
     BYTES,
@@ -127,13 +127,7 @@ def _emit_phases(
     """Emits a transposed convolution as plain ones, each of which writes every stride-th of y."""
     stride, ones = attrs["stride"], (1,) * (x.rank - 2)
     for phase in phases(y.shape[2:], w.shape[2:], stride, attrs["padding"]):
-        of_x, of_w, of_y, of_residual = x, w, y, residual
-        for d, (one, step) in enumerate(zip(phase, stride, strict=True), start=2):
-            of_x = of_x.slice(d, one.cut, max(0, x.shape[d] - one.cut))
-            of_w = of_w.slice(d, one.last_tap, one.taps, -step)
-            of_y = of_y.slice(d, one.start, one.count, step)
-            if of_residual is not None:
-                of_residual = of_residual.slice(d, one.start, one.count, step)
+        of_x, of_w, of_y, of_residual = phase_views(phase, stride, x, w, y, residual)
         padding = tuple(one.padding for one in phase)
         geometry = {"stride": ones, "padding": padding, "dilation": ones}
         _emit_conv(node, low, of_x, low.dense(of_w), of_residual, of_y, geometry)
