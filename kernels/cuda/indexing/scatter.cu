@@ -156,7 +156,8 @@ inline Column column_of(int64_t column, Arguments operands) {
 // Some columns of a long run, by a block: all its threads load what the first ones, one a column,
 // combine in order, and the next while they do.
 struct LongRun {
-  static constexpr int kWide = kColumns < 32 ? kColumns : 32, kHigh = NPUSIM_BLOCK / kWide;
+  static constexpr int kWide = kColumns < NPUSIM_WIDE ? kColumns : NPUSIM_WIDE;
+  static constexpr int kHigh = NPUSIM_BLOCK / kWide;
   static constexpr int kLoads = sizeof(T) > 4 ? 8 : 16;  // of a thread, for a stage
   static constexpr int kRows = kHigh * kLoads;
   struct Stage {
@@ -173,13 +174,19 @@ struct LongRun {
 
   bool is_of_run(int64_t i) const { return i < kItems && column.keys[i] == key; }
 
+  // Without a branch between them, so that all are on their way at once: items that are not of the
+  // run, and the last one for those beyond it, are read in vain.
   void load(int64_t first) {
+    uint32_t items[kLoads];
 #pragma unroll
     for (int e = 0; e < kLoads; ++e) {
-      const int64_t i = first + e * kHigh + high;
-      found[e] = high < kHigh && is_of_run(i);
-      if (found[e] && exists) loaded[e] = column.src[offset_in_src(column.items[i])];
+      const int64_t i = first + e * kHigh + high, last = kItems - 1;
+      const int64_t at = i < last ? i : last;
+      found[e] = (high < kHigh) & (i <= last) & (column.keys[at] == key);
+      items[e] = column.items[at];
     }
+#pragma unroll
+    for (int e = 0; e < kLoads; ++e) loaded[e] = column.src[offset_in_src(items[e])];
   }
 
   // Keeps what was loaded; the thread of the last row says how many there are.

@@ -11,7 +11,7 @@ from math import gcd, prod
 from npusim.abi.kernels import RANK, Params
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.indexed import apart_dims, dims_mask, reporting, scatter_walk
-from npusim.codegen.launch_config import LANES, MAX_GRID, Launch, LaunchConfig, Rule, blocks
+from npusim.codegen.launch_config import MAX_GRID, Launch, LaunchConfig, Rule, blocks
 from npusim.ir.types import DTYPES
 
 _WALK, _ATOMIC, _SORTED = range(3)  # NPUSIM_WAY
@@ -21,12 +21,13 @@ _WORDS = (DTYPES["int32"][0], DTYPES["int64"][0])
 _BLOCK = 256
 _DIGIT_BITS = 8  # of a pass, at most: a thread a digit
 _HEADER_WORDS = 64
+_WIDE = 8  # columns of a long run, that a block takes: of most dtypes a sector of memory
 _RESIDENT = PROCESSORS * GPU.processors.threads
 
 
 @dataclass(frozen=True)
 class _Times:
-    """What the choice goes by; predicted, not measured.
+    """What the choice goes by; a walk's step and launches as measured, the rest predicted.
 
     Attributes:
         step_us: of a walk.
@@ -43,8 +44,8 @@ class _Times:
         many_long, times_mean: the same elsewhere; and the run is of so many times the mean.
     """
 
-    step_us: float = 0.6
-    launch_us: float = 3.0
+    step_us: float = 0.25
+    launch_us: float = 1.8
     item_us: float = 1.5e-5
     atomic_steps: int = 16
     scratch_bytes: int = 1 << 30
@@ -141,7 +142,7 @@ def _sort(p: Params) -> _Sort | None:
 def _long(sort: _Sort, columns: int) -> int:
     """Returns the items of a run, above which a block takes it and not a thread a column."""
     mean = sort.items / sort.keys
-    rounds = blocks(sort.keys * blocks(columns, LANES), PROCESSORS * _TIMES.beside)
+    rounds = blocks(sort.keys * blocks(columns, _WIDE), PROCESSORS * _TIMES.beside)
     by_blocks = rounds * (_TIMES.block_us + mean * _TIMES.block_item_us)
     by_threads = max(1.0, sort.keys * columns / _RESIDENT) * mean * _TIMES.thread_us
     if by_blocks < by_threads:
@@ -164,7 +165,7 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
         launches.append(launch(1 << sort.digit_bits, "scan"))
         launches.append(launch(tiles, "move"))
     launches.append(launch(folding, "fold"))
-    long, wide = _long(sort, columns), blocks(columns, LANES)
+    long, wide = _long(sort, columns), blocks(columns, _WIDE)
     if p["mode"] != _SET and sort.items > long:
         grid = min(sort.items // long * wide, PROCESSORS * _TIMES.beside)
         launches.append(launch(grid, "fold_long"))
@@ -182,6 +183,7 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
         "TILE": sort.tile,
         "SPAN": span,
         "LONG": long,
+        "WIDE": _WIDE,
     }
     return LaunchConfig(tuple(launches), scratch=sort.scratch, failure=True, defines=defines)
 
