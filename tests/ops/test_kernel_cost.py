@@ -174,12 +174,11 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
               "out_size": (1, 2, 2), "kernel": (1, 3, 3), "adaptive": 1}, (128, 32), 32),
     ("index", {"element_size": 2, "n": 1, "idx_dtype": I64, "shape": SHAPE,
                "idx_strides": (1, *[0] * 47)}, (24, 3 * 8, 24), 0),
-    ("scatter", {"mode": 1, "dtype": F32, "n": 1, "idx_dtype": I32, "shape": SHAPE,
-                 "src_strides": (4, 1, *[0] * 6), "idx_strides": (1, *[0] * 47)},
-     (48, 3 * 4, 48), 12),
-    ("scatter", {"mode": 0, "dtype": F32, "n": 1, "idx_dtype": I32, "shape": SHAPE,
-                 "src_strides": (4, 1, *[0] * 6), "idx_strides": (1, *[0] * 47)},
-     (48, 3 * 4, 48), 0),
+    *(("scatter", {"mode": mode, "dtype": F32, "n": 1, "idx_dtype": I32, "shape": SHAPE,
+                   "src_strides": (4, 1, *[0] * 6), "idx_strides": (1, *[0] * 47),
+                   "y_strides": (0, 1, *[0] * 6), "k_size": (rows, *[0] * 5)},
+       (48, 3 * 4, min(rows, 3) * 16), operations)
+      for mode, rows, operations in ((1, 5, 12), (0, 5, 0), (1, 2, 12))),  # 3 items in 5 rows or 2
     *(("resize", {"batch": 1, "channels": 2, "in_size": (1, 2, 2), "out_size": (1, 4, 4),
                   "mode": mode}, (32, 128), 2 * 32 * taps)
       for mode, taps in ((0, 0), (1, 8), (2, 16), (3, 0))),

@@ -128,7 +128,9 @@ def _scatter(p: Params, _: int | None) -> Cost:
     count, indices = _indexed(p)
     size = CODE_SIZES[p["dtype"]]
     source = distinct(p["shape"], p["src_strides"]) * size
-    return [source, *indices, count * size], count if p["mode"] else 0
+    # Items that meet move an element of y once.
+    places = distinct(p["shape"], p["y_strides"]) * prod(p["k_size"][: p["n"]])
+    return [source, *indices, min(count, places) * size], count if p["mode"] else 0
 
 
 def _resize(p: Params, _: int | None) -> Cost:
