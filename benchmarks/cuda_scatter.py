@@ -30,7 +30,7 @@ from npusim.codegen.launch_config import LaunchConfig
 from npusim.ir.types import DTYPES
 
 _CHECKED = 1 << 22  # elements of src, up to which the order is checked
-_WALKED_US = 30_000.0  # that a walk may take
+_WALKED = 50_000  # items, up to which they are walked, too
 _SET, _ADD, _MUL, _MAX, _MIN = range(5)
 _SKEWS = ("uniform", "power law", "all equal")
 
@@ -200,7 +200,7 @@ def main() -> None:
     def built(case: Case) -> list[tuple[LaunchConfig, bytes]]:
         params = params_of(case)
         configs = [RULES["scatter"](params)]
-        if chosen.walk and case.items * 0.6 < _WALKED_US:
+        if chosen.walk and case.items < _WALKED:
             configs.append(walk_of(params))
         return [compile_kernel(driver, "scatter", params, config) for config in configs]
 

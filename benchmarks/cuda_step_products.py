@@ -390,14 +390,13 @@ def _chained(chain: Sequence[Kernel], operands: Sequence[Sequence[list[Tensor]]]
 def _layer(scheme: str) -> list[Product]:
     """Returns the products of a layer of Qwen2.5-1.5B."""
     behind, before = "linear_behind_norm", "linear_before_norm"
-    made = (
+    return [
         Product("qkv", 2048, 1536, (1536, 256, 256), bias=True, stem=behind, scheme=scheme),
         Product("o", 1536, 1536, residual=True, stem=before, scheme=scheme),
         Product("gate_up", 8960, 1536, (8960, 8960), gated=True, act=SILU, stem=behind,
                 scheme=scheme),
         Product("down", 1536, 8960, residual=True, stem=before, scheme=scheme),
-    )  # fmt: skip
-    return list(made)
+    ]  # fmt: skip
 
 
 def main() -> int:

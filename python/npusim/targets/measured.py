@@ -448,6 +448,42 @@ class Recurrent:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """Ways to scatter by indices of the run: a walk's step and a launch as measured, the rest
+    predicted.
+
+    Attributes:
+        step_us: of a walk.
+        launch_us: of a launch among others.
+        item_us: to move an item in a pass, on a full device.
+        atomic_steps: of a walk, from which on atomic operations take its place.
+        scratch_bytes: that sorting may ask for, at most.
+        tile: items of a block that sorts, or twice as many where they are all.
+        span: of sorted items that a thread looks at, at most.
+        thread_us: for an item of a run that a thread takes.
+        block_us, block_item_us: for a run that a block takes, and for each of its items.
+        beside: blocks of a processor, of those that take runs.
+        few_long: items of a run, above which a block takes it where that is faster for all runs.
+        many_long, times_mean: the same elsewhere; and the run is of so many times the mean.
+    """
+
+    step_us: float
+    launch_us: float
+    item_us: float
+    atomic_steps: int
+    scratch_bytes: int
+    tile: int
+    span: int
+    thread_us: float
+    block_us: float
+    block_item_us: float
+    beside: int
+    few_long: int
+    many_long: int
+    times_mean: int
+
+
+@dataclass(frozen=True, slots=True)
 class Libraries:
     """When a library is worth opening.
 
@@ -474,6 +510,7 @@ class Gpu:
     attention: Attention
     rows: Rows
     recurrent: Recurrent
+    scatter: Scatter
     libraries: Libraries
 
 

@@ -23,44 +23,7 @@ _DIGIT_BITS = 8  # of a pass, at most: a thread a digit
 _HEADER_WORDS = 64
 _WIDE = 8  # columns of a long run, that a block takes: of most dtypes a sector of memory
 _RESIDENT = PROCESSORS * GPU.processors.threads
-
-
-@dataclass(frozen=True)
-class _Times:
-    """What the choice goes by; a walk's step and launches as measured, the rest predicted.
-
-    Attributes:
-        step_us: of a walk.
-        launch_us: of a launch among others.
-        item_us: to move an item in a pass, on a full device.
-        atomic_steps: of a walk, from which on atomic operations take its place.
-        scratch_bytes: that sorting may ask for, at most.
-        tile: items of a block that sorts, or twice as many where they are all.
-        span: of sorted items that a thread looks at, at most.
-        thread_us: for an item of a run that a thread takes.
-        block_us, block_item_us: for a run that a block takes, and for each of its items.
-        beside: blocks of a processor, of those that take runs.
-        few_long: items of a run, above which a block takes it where that is faster for all runs.
-        many_long, times_mean: the same elsewhere; and the run is of so many times the mean.
-    """
-
-    step_us: float = 0.25
-    launch_us: float = 1.8
-    item_us: float = 1.5e-5
-    atomic_steps: int = 16
-    scratch_bytes: int = 1 << 30
-    tile: int = 2048
-    span: int = 16
-    thread_us: float = 0.075
-    block_us: float = 3.0
-    block_item_us: float = 0.01
-    beside: int = 4
-    few_long: int = 64
-    many_long: int = 256
-    times_mean: int = 4
-
-
-_TIMES = _Times()
+_FIT = GPU.scatter
 
 
 @dataclass(frozen=True)
@@ -98,7 +61,7 @@ class _Sort:
     def us(self) -> float:
         """Time beside that of combining; a pass over the only tile takes as long as a launch."""
         launches = 2 + (3 * self.passes if self.tiles > 1 else 1 + self.passes)
-        return launches * _TIMES.launch_us + self.passes * self.items * _TIMES.item_us
+        return launches * _FIT.launch_us + self.passes * self.items * _FIT.item_us
 
 
 def _scatter(p: Params) -> LaunchConfig:
@@ -106,11 +69,11 @@ def _scatter(p: Params) -> LaunchConfig:
     if not walk.launches:
         return walk
     steps = walk.defines["STEPS"]
-    if steps >= _TIMES.atomic_steps and p["mode"] in _ORDER_FREE and p["dtype"] in _WORDS:
+    if steps >= _FIT.atomic_steps and p["mode"] in _ORDER_FREE and p["dtype"] in _WORDS:
         items = prod(p["shape"][: p["rank"]])
         return reporting(items, p, WAY=_ATOMIC, ITEMS=items)
     sort = _sort(p)
-    if sort is not None and sort.us < steps * _TIMES.step_us:
+    if sort is not None and sort.us < steps * _FIT.step_us:
         return _sorted(p, sort)
     return replace(walk, defines={**walk.defines, "WAY": _WALK})
 
@@ -133,26 +96,26 @@ def _sort(p: Params) -> _Sort | None:
     if max(keys, items) >= MAX_GRID[0]:
         return None
     passes = blocks(keys.bit_length(), _DIGIT_BITS)
-    tile = _TIMES.tile * (2 if _TIMES.tile < items <= 2 * _TIMES.tile else 1)
+    tile = _FIT.tile * (2 if _FIT.tile < items <= 2 * _FIT.tile else 1)
     bits = blocks(keys.bit_length(), passes)
     sort = _Sort(columns, items, keys, step, passes, bits, tile)
-    return sort if sort.scratch <= _TIMES.scratch_bytes else None
+    return sort if sort.scratch <= _FIT.scratch_bytes else None
 
 
 def _long(sort: _Sort, columns: int) -> int:
     """Returns the items of a run, above which a block takes it and not a thread a column."""
     mean = sort.items / sort.keys
-    rounds = blocks(sort.keys * blocks(columns, _WIDE), PROCESSORS * _TIMES.beside)
-    by_blocks = rounds * (_TIMES.block_us + mean * _TIMES.block_item_us)
-    by_threads = max(1.0, sort.keys * columns / _RESIDENT) * mean * _TIMES.thread_us
+    rounds = blocks(sort.keys * blocks(columns, _WIDE), PROCESSORS * _FIT.beside)
+    by_blocks = rounds * (_FIT.block_us + mean * _FIT.block_item_us)
+    by_threads = max(1.0, sort.keys * columns / _RESIDENT) * mean * _FIT.thread_us
     if by_blocks < by_threads:
-        return _TIMES.few_long
-    return max(_TIMES.many_long, int(_TIMES.times_mean * mean))
+        return _FIT.few_long
+    return max(_FIT.many_long, int(_FIT.times_mean * mean))
 
 
 def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
     columns = prod(p["shape"][d] for d in sort.columns)
-    span = min(max(sort.items * columns // _RESIDENT, 1), _TIMES.span)
+    span = min(max(sort.items * columns // _RESIDENT, 1), _FIT.span)
     folding = blocks(blocks(sort.items, span) * columns, _BLOCK)
     tiles = sort.tiles
 
@@ -167,7 +130,7 @@ def _sorted(p: Params, sort: _Sort) -> LaunchConfig:
     launches.append(launch(folding, "fold"))
     long, wide = _long(sort, columns), blocks(columns, _WIDE)
     if p["mode"] != _SET and sort.items > long:
-        grid = min(sort.items // long * wide, PROCESSORS * _TIMES.beside)
+        grid = min(sort.items // long * wide, PROCESSORS * _FIT.beside)
         launches.append(launch(grid, "fold_long"))
     defines = {
         "BLOCK": _BLOCK,
