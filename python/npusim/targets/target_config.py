@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from math import lcm
 from typing import Any
@@ -265,7 +265,7 @@ class TargetConfig:
         if base not in target_names():
             known = f"Known targets: {', '.join(target_names())}"
             return _target(_like(data_file.own_file(name, f"Unknown target '{name}'.", known)))
-        target = _target(_installed(base))
+        target = _installed_target(base)
         if not colon and target.hardware is None:
             arch = native_architecture(target.code_format)
         return target.with_arch(arch) if colon or arch else target
@@ -345,6 +345,12 @@ def _hardware(name: str, file: DataFile) -> Hardware | None:
     )
 
 
+@cache  # every compilation names one, and reading its file takes as long as compiling a small model
+def _installed_target(name: str) -> TargetConfig:
+    return _target(_installed(name))
+
+
+@cache
 def _installed(name: str) -> DataFile:
     """Returns what the file of an installed target says, with what it takes over."""
     folder = resources.files(__package__) / "data"
