@@ -6,12 +6,14 @@ be to PyTorch's. `op_db_exclusions.py` says what is left out, and why.
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -23,10 +25,20 @@ with warnings.catch_warnings():
     from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
 
-# Before it samples an entry, PyTorch looks for a test of its own in every frame of the stack, which
-# takes longer than the samples: thousands of modules are asked for each frame's file.
-assert hasattr(common_utils, "extract_test_fn")
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+# Two things take longer than the samples. Before an entry's, PyTorch looks for a test of its own in
+# every frame of the stack, and asks thousands of modules whether a frame's file is theirs; before
+# each, it writes the stack down once for each kind of device that it might have to seed later.
+assert hasattr(common_utils, "extract_test_fn") and hasattr(common_utils, "set_rng_seed")
 common_utils.extract_test_fn = lambda: None
+common_utils.set_rng_seed = _seed
 
 # (relative, absolute) by dtype. 16-bit floats: PyTorch rounds between the steps of a composite,
 # npusim where its graph does.

@@ -12,7 +12,7 @@ import pytest
 from npusim.errors import TargetConstraintError
 from npusim.partition.cost import CostModel
 from npusim.passes.select_kernels import winograd_tile
-from npusim.targets import TargetConfig, data_file, target_names
+from npusim.targets import TargetConfig, data_file, target_config, target_names
 from npusim.targets.architecture import fitted, gpu, measured_architectures, pytorch_costs
 from npusim.targets.data_file import to_toml
 from npusim.targets.measured import Winograd
@@ -87,6 +87,14 @@ def test_every_target_is_described(name: str) -> None:
     target = TargetConfig.named(name)
     assert target.measurements.name == MEASURED[target.code_format]
     assert pytorch_costs(target.measurements) == fitted("x86_64").pytorch
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_an_installed_target_is_made_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compilation names one."""
+    target = TargetConfig.named(name)
+    monkeypatch.setattr(target_config, "_target", None)
+    assert TargetConfig.named(name) == target
 
 
 def _keys(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
