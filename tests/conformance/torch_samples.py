@@ -26,7 +26,6 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 
-
 def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
