@@ -15,6 +15,8 @@ from tests.models import MODELS, build
 
 # The largest difference, relative to the largest output, that float32 may show.
 TOLERANCE = 1e-4
+# What is at full size as others are: all of them are run small.
+LONG = {"resnet34", "resnet101", "vgg11_bn"}
 FLOATS_16_BIT = {"float16": (torch.float16, 2e-2), "bfloat16": (torch.bfloat16, 1e-1)}
 
 
@@ -54,7 +56,9 @@ def test_small_model(name: str, tmp_path: Path) -> None:
         assert relative_error(got, want) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in MODELS]
+)
 def test_model_at_full_size(name: str, tmp_path: Path) -> None:
     model, inputs = build(name)
     session = native(model, inputs, tmp_path)
