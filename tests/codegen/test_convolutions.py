@@ -17,7 +17,7 @@ from tests.codegen import host
 from tests.codegen.ptxas import spilled
 
 _FLOAT16, _RELU = 1, 31
-_TILES, _PATCHES, _PLAIN = KernelPath.TILE_MMA, KernelPath.PATCH, KernelPath.TILE_SIMT
+_TILES, _PATCHES, _PLAIN = KernelPath.TILE_MMA, KernelPath.PATCH, KernelPath.TILE_FLOAT
 
 
 def _strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:

@@ -140,8 +140,9 @@ def test_the_default_is_what_pays() -> None:
     everything, nothing = (replace(auto, libraries=name) for name in ("all", "none"))
     few, many = linear(m=32), linear(m=128)
     segments = linear(rows=[512, 512], ldw=[1024] * 2, segments=2)
+    floats = linear(m=128, x_dtype=0, w_dtype=0, y_dtype=0, r_dtype=0)
     assert default_choice("linear", many, auto) == Choice("cublaslt")
-    for params in (few, segments):
+    for params in (few, segments, floats):
         assert default_choice("linear", params, auto) == Choice()
         assert default_choice("linear", params, everything) == Choice("cublaslt")
     assert default_choice("conv", conv(), auto) == Choice()

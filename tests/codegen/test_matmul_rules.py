@@ -51,7 +51,7 @@ def test_one_row_streams_weights_and_many_rows_pass_through_tiles() -> None:
     paths = [matmul_rules.linear(_linear(m, 2048, 1536)).defines["PATH"] for m in (1, 4, 64)]
     assert paths == [KernelPath.GEMV_SIMT, KernelPath.GEMV_MMA, KernelPath.TILE_MMA]
     plain = [matmul_rules.linear(_linear(m, 64, 64, _FLOAT32)).defines["PATH"] for m in (1, 64)]
-    assert plain == [KernelPath.GEMV_SIMT, KernelPath.TILE_SIMT]
+    assert plain == [KernelPath.GEMV_SIMT, KernelPath.TILE_FLOAT]
 
 
 def test_one_row_fills_the_device_once_unless_weights_are_many() -> None:

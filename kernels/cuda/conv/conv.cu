@@ -6,7 +6,9 @@
 //              tensor cores
 //   PATCH      16-bit operands of few channels: patches of the input in shared memory, tensor cores
 //   STRIP      groups of few channels: strips of y by multiply-adds
-//   TILE_SIMT  anything else: tiles by multiply-adds
+//   TILE_FLOAT anything else: tiles of float32 on the tensor cores
+// What several paths include comes before all.
+#include "kernels/cuda/common/wgmma.h"
 #include "kernels/cuda/conv/conv_operands.h"
 #include "kernels/cuda/matmul/epilogue.h"
 #if NPUSIM_PATH == NPUSIM_PATH_TILE_MMA || NPUSIM_PATH == NPUSIM_PATH_PATCH
@@ -20,7 +22,7 @@
 #elif NPUSIM_PATH == NPUSIM_PATH_STRIP
 #include "kernels/cuda/conv/grouped_conv.h"
 #else
-#include "kernels/cuda/conv/simt_conv.h"
+#include "kernels/cuda/conv/float_conv.h"
 #endif
 
 #ifndef NPUSIM_CLUSTER_DIMS
@@ -37,7 +39,7 @@ extern "C" __global__ void NPUSIM_CLUSTER_DIMS NPUSIM_BOUNDS npusim_kernel(NPUSI
   npusim::run(operands);
 }
 
-#if NPUSIM_PATH == NPUSIM_PATH_TILE_SIMT && NPUSIM_SPLIT > 1
+#if NPUSIM_PATH == NPUSIM_PATH_TILE_FLOAT && NPUSIM_SPLIT > 1
 extern "C" __global__ void __launch_bounds__(256) npusim_combine(NPUSIM_SIGNATURE) {
   void* const operands[] = {NPUSIM_POINTERS};
   npusim::launch_dependents();

@@ -7,7 +7,7 @@
 //   TILE_MMA         many rows, 16-bit: tiles on the tensor cores (mma_tile.h)
 //   TMA              many rows, 16-bit: tiles by TMA and wgmma (tma_matmul.h); elsewhere TILE_MMA
 //   SWAP_AB          few rows in the order of any number of them (swap_ab.h); elsewhere TILE_MMA
-//   TILE_SIMT        anything else: tiles by multiply-adds (simt_tile.h)
-// TILE_MMA and TILE_SIMT may split K into NPUSIM_SPLIT slices, whose partial sums a second launch
+//   TILE_FLOAT       anything else: tiles of float32 on the tensor cores (float_tile.h)
+// TILE_MMA and TILE_FLOAT may split K into NPUSIM_SPLIT slices, whose partial sums a second launch
 // adds up in order.
 #include "kernels/cuda/matmul/linear_entry.h"

@@ -49,6 +49,10 @@ struct Source {
     copy_chunk<kWide>(to, column.w + k, column.end - k);
   }
 #else
+  void a4(const Row& row, int64_t k, float (&v)[4]) const { load_four(row.x, k, row.end, wide, v); }
+  void b4(const Column& column, int64_t k, float (&v)[4]) const {
+    load_four(column.w, k, column.end, wide, v);
+  }
   float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }
   float b(const Column& column, int64_t k) const {
     return k < column.end ? to_float(column.w[k]) : 0.0f;

@@ -1,15 +1,15 @@
 // Tiles of linear and quantized_linear: which rows of W a tile has as its columns, and what becomes
 // of its sums.
 //
-// A `Source` is that of mma_tile.h or simt_tile.h, and has first_row, first_column, `float
+// A `Source` is that of mma_tile.h or float_tile.h, and has first_row, first_column, `float
 // scale(int64_t row, int64_t column, int part)`, a factor of a sum, and kWeightOperands.
 #pragma once
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/common/tile_memory.h"
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/float_tile.h"
 #include "kernels/cuda/matmul/linear_params.h"
 #include "kernels/cuda/matmul/mma_tile.h"
-#include "kernels/cuda/matmul/simt_tile.h"
 
 namespace npusim {
 
@@ -25,18 +25,15 @@ struct TileColumn {
 #if NPUSIM_TENSOR_CORES
 using BlockTile =
     MmaTile<X, kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, NPUSIM_STAGES, false>;
+#else
+using BlockTile = FloatTile<kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, true, true>;
+#endif
 
 // Half of a warp's columns are of either part, so that a lane holds both sums of an output.
 inline TileColumn tile_column(int column) {
   constexpr int kWarp = BlockTile::kWarpColumns, kHalf = kWarp / kParts;
   return {column / kWarp * kHalf + column % kHalf, column % kWarp / kHalf};
 }
-#else
-// The columns of the second part follow those of the first.
-inline TileColumn tile_column(int column) {
-  return {column % kOutputs, column / kOutputs};
-}
-#endif
 
 // Stores the sums of an output and its right neighbour, or leaves them to `npusim_combine`.
 template <typename Source>
@@ -91,7 +88,6 @@ void run_tile(const Source& source, void* const* operands, int64_t end_column = 
   const int64_t begin = slice_begin(), end = slice_end();
   const Output<Source> output{source, Epilogue(operands, Source::kWeightOperands),
                               static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), end_column};
-#if NPUSIM_TENSOR_CORES
   BlockTile tile;
   tile.run(source, begin, end, shared_memory);
   constexpr int kBlocks = BlockTile::kBlocksN / kParts;
@@ -113,27 +109,6 @@ void run_tile(const Source& source, void* const* operands, int64_t end_column = 
       }
     }
   }
-#else
-  using BlockTile = SimtTile<float, kTileRows, kTileColumns, true, true>;
-  BlockTile tile;
-  tile.run(source, begin, end, *reinterpret_cast<typename BlockTile::Shared*>(shared_memory));
-  constexpr int kColumns = BlockTile::kColumnsEach / kParts;
-  static_assert(kParts == 1 || kColumns % 4 == 0);
-#pragma unroll
-  for (int i = 0; i < BlockTile::kRowsEach; ++i) {
-#pragma unroll
-    for (int j = 0; j < kColumns; j += 2) {
-      float v[kParts][2];
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        v[part][0] = tile.sums[i][j + part * kColumns];
-        v[part][1] = tile.sums[i][j + 1 + part * kColumns];
-      }
-      output.store(source.first_row + BlockTile::row_of(i),
-                   source.first_column + BlockTile::column_of(j), v);
-    }
-  }
-#endif
 }
 
 // Adds up the split-K slices of an output, in their order.

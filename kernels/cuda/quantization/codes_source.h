@@ -46,6 +46,11 @@ struct Source {
     store_shared(to, code_chunk<X>(column.w, k));
   }
 #else
+  void a4(const Row& row, int64_t k, float (&v)[4]) const { load_four(row.x, k, row.end, wide, v); }
+  void b4(const Column& column, int64_t k, float (&v)[4]) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) v[e] = k + e < end ? b(column, k + e) : 0.0f;
+  }
   float a(const Row& row, int64_t k) const { return k < row.end ? to_float(row.x[k]) : 0.0f; }
   float b(const Column& column, int64_t k) const {
     if (!column.exists) return 0.0f;

@@ -5,5 +5,5 @@
 // with codes the tensor cores add up (gemv_codes.h); CODES_ROWS for up to 64, in the same order
 // (codes_rows.h); CODES_TMA on Hopper for more, and in steps for any (tma_codes.h); GEMV_SIMT for
 // few rows of x, in float32; TILE_MMA for 16-bit x: codes of int8 as they are, elements of int4
-// rounded to x's type; or TILE_SIMT.
+// rounded to x's type; or TILE_FLOAT.
 #include "kernels/cuda/quantization/quantized_entry.h"

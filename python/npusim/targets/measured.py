@@ -87,8 +87,9 @@ class Matmul:
 
     Attributes:
         tiles: on the tensor cores.
-        plain_tiles, plain_gated_tiles: by multiply-adds.
-        start_steps: steps that beginning and ending a tile take.
+        float_tiles: of float32, whose steps are 16 along K.
+        plain_tiles: by multiply-adds, likewise.
+        start_steps, float_start_steps: steps that beginning and ending a tile take.
         combine_us: of a second launch, which adds partial sums up.
         partial_bytes_per_us: rate at which partial sums are written and read.
         tile_shared_bytes: of a processor, that tiles side by side take.
@@ -99,9 +100,10 @@ class Matmul:
     """
 
     tiles: tuple[MatmulTile, ...]
+    float_tiles: tuple[MatmulTile, ...]
     plain_tiles: tuple[MatmulTile, ...]
-    plain_gated_tiles: tuple[MatmulTile, ...]
     start_steps: int
+    float_start_steps: int
     combine_us: float
     partial_bytes_per_us: float
     tile_shared_bytes: int

@@ -46,12 +46,13 @@ def prefers_library(problem: LibraryProblem) -> bool:
     From the times in benchmarks/results/cuda_libraries_h200.txt, and asked only where the own
     kernel does not use TMA (`tma_matmul.py`), which in whole programs is as fast. cuBLASLt
     leads the others from 64 rows on, by 1.3 to 2.4 times; not where a command is several products
-    to it, which an own kernel computes as one. Opening it takes about 140 ms, so small products
+    to it, which an own kernel computes as one, nor of float32, which own tiles multiply in parts
+    (`kernels/cuda/matmul/float_tile.h`). Opening it takes about 140 ms, so small products
     stay own. cuDNN takes about 300 ms to open
     and is never the default: `npusim tune` finds the convolutions it is ahead at.
     """
     products = problem.header.get("products", ())
-    if len(products) != 1:
+    if len(products) != 1 or problem.header["dtype"] == "float32":
         return False
     (product,) = products
     work = product["m"] * product["n"] * product["k"] * product.get("batch", 1)

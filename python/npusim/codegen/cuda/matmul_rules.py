@@ -1,7 +1,7 @@
 """Launch configurations of linear, matmul, and what goes with them.
 
 The rules choose between the paths of a source (its opening comment lists them) by shape and dtype:
-streaming weights for few rows, tiles on the tensor cores for 16-bit operands, tiles by
+streaming weights for few rows, tiles on the tensor cores for what is summed in float32, tiles by
 multiply-adds otherwise. Where the tiles of y do not fill the device, K is split, and a second
 launch adds up the partial sums.
 """
@@ -45,8 +45,13 @@ class TileShape(MatmulTile):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory."""
+        """Bytes of shared memory, of 16-bit operands."""
         return self.stages * (self.rows + self.columns) * _DEPTH * 2
+
+    @property
+    def float_shared(self) -> int:
+        """Bytes of shared memory, of float32 in parts."""
+        return self.stages * (self.rows + self.columns) * _FLOAT_ROW_BYTES
 
     @property
     def threads(self) -> int:
@@ -56,11 +61,12 @@ class TileShape(MatmulTile):
 
 # They are bound by the bandwidth of L2, not by the tensor cores.
 TILES = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.tiles)
+FLOAT_TILES = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.float_tiles)
 _SIMT = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_tiles)
-_SIMT_GATED = tuple(TileShape(**asdict(tile)) for tile in _MATMUL.plain_gated_tiles)
 _SIMT_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # of K
-_SIMT_DEPTH = 16
+_SIMT_DEPTH = _FLOAT_DEPTH = 16
+_FLOAT_ROW_BYTES = 128  # of a row's numbers in parts, 16 of them
 
 MOST_SHARED = 99 << 10  # bytes of shared memory that a block may have on every device
 
@@ -157,11 +163,11 @@ def tiled(
     """Returns the best tiles of y, of some shapes and split-K counts.
 
     Args:
-        tensor_cores: whether they multiply the operands as they are.
+        tensor_cores: whether they multiply the operands as they are, else in parts.
         batch: how many matrix products there are.
     """
-    shapes = shapes or (TILES if tensor_cores else _SIMT_GATED if parts == 2 else _SIMT)
-    depth = _DEPTH if tensor_cores else _SIMT_DEPTH
+    shapes = shapes or (TILES if tensor_cores else FLOAT_TILES)
+    depth = _DEPTH if tensor_cores else _FLOAT_DEPTH
     choices = [
         (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
         for i, s in enumerate(shapes)
@@ -174,22 +180,23 @@ def tiled(
         shape = replace(
             shape, stages=_stages(shape, blocks(m, shape.rows), n * parts, split * batch)
         )
-    threads = shape.threads if tensor_cores else _SIMT_THREADS
+    threads = shape.threads
     slice_k = blocks(blocks(k, split), _DEPTH) * _DEPTH
     split = blocks(k, slice_k) if slice_k else 1
     grid = (blocks(m, shape.rows), blocks(n * parts, shape.columns), split * batch)
-    shared = shape.shared if tensor_cores else _simt_shared(shape.rows, shape.columns, 4)
+    shared = shape.shared if tensor_cores else shape.float_shared
     defines = {
-        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
+        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_FLOAT,
         "BLOCK": threads,
         "SPLIT": split,
         "TILE_ROWS": shape.rows,
         "TILE_COLUMNS": shape.columns,
         "TENSOR_CORES": int(tensor_cores),
+        "WARPS_M": shape.warps_m,
+        "WARPS_N": shape.warps_n,
+        "STAGES": shape.stages,
         "ARGUMENTS": arguments + (split > 1),
     }
-    if tensor_cores:
-        defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
     launches = [Launch(grid, (threads, 1, 1), shared)]
     if split == 1:
         return LaunchConfig(tuple(launches), overlaps=False, defines=defines)
@@ -214,7 +221,7 @@ def _time(
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = s.alone_step_us if waves == 1 else s.step_us
-    start = _MATMUL.start_steps if depth == _DEPTH else 1
+    start = _MATMUL.start_steps if depth == _DEPTH else _MATMUL.float_start_steps
     time = waves * (blocks(k, split * depth) + start) * step
     if split > 1:
         moved = 8 * split * m * n * parts * batch
@@ -325,24 +332,22 @@ def matmul(p: Params) -> LaunchConfig:
     if m * n * batch == 0:
         return LaunchConfig(())
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    tensor_cores = contiguous and on_tensor_cores(p["dtype"], p["dtype"])
-    shapes = TILES if tensor_cores else _SIMT if p["dtype"] in _SUMMED_IN_FLOAT32 else _SIMT[1:]
-    depth = _DEPTH if tensor_cores else _SIMT_DEPTH
+    if contiguous and on_tensor_cores(p["dtype"], p["dtype"]):
+        path, shapes, depth = KernelPath.TILE_MMA, TILES, _DEPTH
+    elif p["dtype"] in _SUMMED_IN_FLOAT32:
+        path, shapes, depth = KernelPath.TILE_FLOAT, FLOAT_TILES, _FLOAT_DEPTH
+    else:
+        path, shapes, depth = KernelPath.TILE_SIMT, _SIMT, _SIMT_DEPTH
     shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
-    size = 4 if p["dtype"] in _SUMMED_IN_FLOAT32 else 8
-    shared = shape.shared if tensor_cores else _simt_shared(shape.rows, shape.columns, size)
-    threads = shape.threads if tensor_cores else _SIMT_THREADS
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
-    defines = {
-        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
-        "BLOCK": threads,
-        "TILE_ROWS": shape.rows,
-        "TILE_COLUMNS": shape.columns,
-        "ARGUMENTS": 3,
-    }
-    if tensor_cores:
+    defines = {"PATH": path, "TILE_ROWS": shape.rows, "TILE_COLUMNS": shape.columns, "ARGUMENTS": 3}
+    threads, shared = _SIMT_THREADS, _simt_shared(shape.rows, shape.columns, 8)
+    if path != KernelPath.TILE_SIMT:
+        threads = shape.threads
+        shared = shape.shared if path == KernelPath.TILE_MMA else shape.float_shared
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
-    return LaunchConfig((Launch(grid, (threads, 1, 1), shared),), overlaps=False, defines=defines)
+    launch = Launch(grid, (threads, 1, 1), shared)
+    return LaunchConfig((launch,), overlaps=False, defines={**defines, "BLOCK": threads})
 
 
 RULES: Mapping[str, Rule] = {

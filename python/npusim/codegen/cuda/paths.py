@@ -20,3 +20,4 @@ class KernelPath(IntEnum):
     CODES_ROWS = 9
     CODES_TMA = 10
     SWAP_AB = 11
+    TILE_FLOAT = 12
