@@ -90,6 +90,7 @@ USES: dict[str, Callable[[], Graph]] = {
     "linear_behind_norm": norm_between,
     "linear_rope_append": paged_step,
     "recurrent_step": case_of("npu.recurrent_step", 0, "bfloat16"),
+    "token_mixing": case_of("npu.token_mixing", 0, "bfloat16"),
     "quantize": QUANTIZED,
     "quantized_linear": QUANTIZED,
     "normed_quantized_linear": NORMED,
@@ -119,6 +120,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cuda", "linear_behind_norm"): {"norm"},
     ("cuda", "linear_rope_append"): {"linear", "paged_rope_append"},
     ("cuda", "recurrent_step"): {"linear"},
+    ("cuda", "token_mixing"): {"copy", "linear"},
     ("cpu", "conv_depthwise"): {"conv", "pack_b"},
     ("cuda", "conv_depthwise"): {"conv", "pack_b"},
 }

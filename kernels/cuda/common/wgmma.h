@@ -61,6 +61,10 @@ void warpgroup_fence_operand(unsigned (&a)[kSteps][4]) {
 template <typename T, int kBlocks>
 void wgmma(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
 
+// The same of b transposed.
+template <typename T, int kBlocks>
+void wgmma_transposed(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
+
 // The same of c = a · b.
 template <typename T, int kBlocks>
 void wgmma_from_zero(float (&c)[kBlocks][4], unsigned long long a, unsigned long long b);
@@ -118,18 +122,23 @@ void wgmma_fragment(float (&c)[kBlocks][4], const unsigned (&a)[4], unsigned lon
   ", %127"
 // clang-format on
 
-#define NPUSIM_WGMMA(width, blocks, type, kind, p, q)                                \
-  template <>                                                                        \
-  inline void wgmma<type, blocks>(float (&c)[blocks][4], unsigned long long a,       \
-                                  unsigned long long b) {                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind \
-                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, 0;"      \
-                 : NPUSIM_SUMS_##blocks("+f", 0)                                     \
-                 : "l"(a), "l"(b));                                                  \
+#define NPUSIM_WGMMA(name, turned, width, blocks, type, kind, p, q)                       \
+  template <>                                                                             \
+  inline void name<type, blocks>(float (&c)[blocks][4], unsigned long long a,             \
+                                 unsigned long long b) {                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." kind "." kind      \
+                 " {" NPUSIM_LIST_##width "}, %" #p ", %" #q ", 1, 1, 1, 0, " #turned ";" \
+                 : NPUSIM_SUMS_##blocks("+f", 0)                                          \
+                 : "l"(a), "l"(b));                                                       \
   }
-#define NPUSIM_WGMMA_TYPES(width, blocks, p, q)       \
-  NPUSIM_WGMMA(width, blocks, bfloat16, "bf16", p, q) \
-  NPUSIM_WGMMA(width, blocks, float16, "f16", p, q)
+#define NPUSIM_WGMMA_TYPES(width, blocks, p, q)                 \
+  NPUSIM_WGMMA(wgmma, 0, width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_WGMMA(wgmma, 0, width, blocks, float16, "f16", p, q)
+#define NPUSIM_WGMMA_TURNED(width, blocks, p, q)                           \
+  NPUSIM_WGMMA(wgmma_transposed, 1, width, blocks, bfloat16, "bf16", p, q) \
+  NPUSIM_WGMMA(wgmma_transposed, 1, width, blocks, float16, "f16", p, q)
+NPUSIM_WGMMA_TURNED(64, 8, 32, 33)
+NPUSIM_WGMMA_TURNED(128, 16, 64, 65)
 NPUSIM_WGMMA_TYPES(8, 1, 4, 5)
 NPUSIM_WGMMA_TYPES(16, 2, 8, 9)
 NPUSIM_WGMMA_TYPES(32, 4, 16, 17)

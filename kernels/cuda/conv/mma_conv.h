@@ -187,17 +187,8 @@ inline void finish_tile(const BlockTile& tile, const Source& source) {
     if (quad + 1 < kQuads) load(quad + 1);
 #pragma unroll
     for (int row = 0; row < kRowsOfLane; ++row) {
-      float even[4] = {}, odd[4] = {};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (quad * 4 + j >= BlockTile::kBlocksN) continue;
-        even[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2];
-        odd[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2 + 1];
-      }
-      transpose_quad(even);
-      transpose_quad(odd);
-      if (quad * 4 + static_cast<int>(threadIdx.x % 4) >= BlockTile::kBlocksN) continue;
-      const float sums[8] = {even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]};
+      float sums[8];
+      if (!eight_columns(tile, quad, row, sums)) continue;
       const Place at = place(quad, row);
       epilogue.finish(at.y, at.r, at.count, residual[quad % 2][row], bias[quad % kBuffers], sums);
     }
@@ -285,7 +276,7 @@ inline void run(void* const* operands) {
   if constexpr (!kWeightsUnwritten) wait_on_dependencies();
   Source::Row::prepare(source.first_row);
   BlockTile tile;
-  tile.run<true>(source, begin, end, shared_memory);
+  tile.run<First::kB>(source, begin, end, shared_memory);
   if constexpr (kSplit > 1) {
     send_partial_sums(tile, slice);
     reduce_slice(source, slice);

@@ -143,7 +143,28 @@ inline void transpose_quad(float (&v)[4]) {
   }
 }
 
-// The same for eight columns beside each other, of which `count` exist. Where 16-bit ones lie on
+// The sums of a tile (mma_tile.h) of eight columns beside each other, of the lane's `row`th row:
+// its block of columns among the four of a quad. False: there is no such block.
+template <typename BlockTile>
+bool eight_columns(const BlockTile& tile, int quad, int row, float (&sums)[8]) {
+  float even[4] = {}, odd[4] = {};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (quad * 4 + j >= BlockTile::kBlocksN) continue;
+    even[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2];
+    odd[j] = tile.sums[row / 2][quad * 4 + j][row % 2 * 2 + 1];
+  }
+  transpose_quad(even);
+  transpose_quad(odd);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    sums[2 * j] = even[j];
+    sums[2 * j + 1] = odd[j];
+  }
+  return quad * 4 + static_cast<int>(threadIdx.x % 4) < BlockTile::kBlocksN;
+}
+
+// The epilogue of eight columns beside each other, of which `count` exist. Where 16-bit ones lie on
 // 16 bytes, `wide`, they move as one.
 struct VectorEpilogue {
   static constexpr bool kPacked =

@@ -9,18 +9,24 @@
 //   Column b_column(int column), void load_b<kWide>(Column, int64_t k, unsigned to)
 //                                likewise for B
 //   bool wide                    every chunk lies on 16 bytes, and is whole or empty
-// and, with kLoadsBFirst, has
+// and has, with First::kB,
 //   void before_a()              called when the first loads of B have been issued, before A's
 //   void after_prologue()        called after those of A; it may copy to shared memory, for the end
+// or, with First::kA,
+//   void before_b()              called when the first loads of A have been issued, before B's
 // load_b takes eight elements along K of one column, or with kNContiguous eight columns at one k.
 // A row of 64 elements is eight chunks of 16 bytes; chunk c of row r lies at c ^ (r % 8), so that
-// the eight rows of a matrix are in different banks (128-byte swizzle). sm_90a multiplies by wgmma,
-// unless kNContiguous. kOverlapsMma: the wgmma of a block of K is then still running while the next
-// one starts, at the price of one stage. kHoldsAllOfK: there are as many stages as blocks of K.
+// the eight rows of a matrix are in different banks (128-byte swizzle). With kNContiguous the rows
+// of B are 64 columns at one k, in panels of 64 columns. sm_90a multiplies by wgmma. kOverlapsMma:
+// the wgmma of a block of K is then still running while the next one starts, at the price of one
+// stage. kHoldsAllOfK: there are as many stages as blocks of K.
 #pragma once
 #include "kernels/cuda/common/wgmma.h"
 
 namespace npusim {
+
+// The operand whose first blocks are loaded before the other's, which may not be there yet.
+enum class First { kNone, kA, kB };
 
 template <typename T, int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, int kStages,
           bool kNContiguous, bool kOverlapsMma = false, bool kHoldsAllOfK = false>
@@ -28,7 +34,7 @@ struct MmaTile {
   static constexpr int kDepth = 64;
   static constexpr int kThreads = kWarpsM * kWarpsN * 32;
   // A warpgroup has whole rows of the tile, in blocks of 64; a warp has blocks of 16 by 8.
-  static constexpr bool kGroups = kHasWgmma && !kNContiguous;
+  static constexpr bool kGroups = kHasWgmma;
   static constexpr int kGroupRows = kTileRows / (kThreads / 128);
   static constexpr int kMmaInFlight = kGroups && kOverlapsMma ? 1 : 0;
   static constexpr int kAhead =
@@ -40,7 +46,9 @@ struct MmaTile {
   static constexpr int kABytes = kTileRows * kDepth * 2, kBBytes = kTileColumns * kDepth * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kPanelBytes = kDepth * kDepth * 2;  // of 64 columns of B, kNContiguous
   static_assert(kBlocksN % 2 == 0 && kBlocksM >= 1 && kAhead >= 1);
+  static_assert(!kNContiguous || kTileColumns % 64 == 0);
 
   float sums[kBlocksM][kBlocksN][4];
 
@@ -58,7 +66,7 @@ struct MmaTile {
 
   // Sums K from `begin`, a multiple of kDepth, up to `end`; with kOverlapsMma there must be
   // something.
-  template <bool kLoadsBFirst = false, typename Source>
+  template <First kFirst = First::kNone, typename Source>
   void run(const Source& source, int64_t begin, int64_t end, void* shared) {
     constexpr int kRowsEach = kTileRows * 8 / kThreads;
     constexpr int kColumnsEach = kNContiguous ? 1 : kTileColumns * 8 / kThreads;
@@ -85,21 +93,24 @@ struct MmaTile {
       const int64_t k = begin + static_cast<int64_t>(block) * kDepth;
       const unsigned at = base + block % kStages * kStageBytes;
       if (!source.wide) {
-        if (with_a) gather_stage(source, k, at);
+        if (kFirst == First::kA ? with_b : with_a) gather_stage(source, k, at);
         return;
       }
       if (with_b) fill_b(source, columns, k, at + kABytes);
       if (with_a) fill_a(source, rows, k, at);
     };
-    if constexpr (kLoadsBFirst) {
+    if constexpr (kFirst == First::kA) {
+      for (int block = 0; block < kAhead; ++block) fill(block, true, false);
+      source.before_b();
+    } else if constexpr (kFirst == First::kB) {
       for (int block = 0; block < kAhead; ++block) fill(block, false, true);
       source.before_a();
     }
     for (int block = 0; block < kAhead; ++block) {
-      fill(block, true, !kLoadsBFirst);
+      fill(block, kFirst != First::kA, kFirst != First::kB);
       cp_async_commit();
     }
-    if constexpr (kLoadsBFirst) source.after_prologue();
+    if constexpr (kFirst == First::kB) source.after_prologue();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       cp_async_wait<kAhead - 1>();
@@ -140,7 +151,7 @@ struct MmaTile {
     return row * (kDepth * 2) + ((chunk ^ (row & 7)) << 4);
   }
   static unsigned n_contiguous_at(int k, int chunk) {
-    return k * (kTileColumns * 2) + ((chunk ^ (k & 7)) << 4);
+    return chunk / 8 * kPanelBytes + chunk_at(k, chunk % 8);
   }
 
   template <typename Source, typename Rows>
@@ -202,7 +213,12 @@ struct MmaTile {
 #pragma unroll
       for (int i = 0; i < kBlocksM; ++i) {
         const unsigned a = at + (warp() / 4 * kGroupRows + i * 64) * (kDepth * 2) + step * 32;
-        wgmma<T>(sums[i], matrix_descriptor(a), matrix_descriptor(at + kABytes + step * 32));
+        if constexpr (kNContiguous) {
+          const unsigned b = at + kABytes + step * 16 * (kDepth * 2);
+          wgmma_transposed<T>(sums[i], matrix_descriptor(a), matrix_descriptor(b, kPanelBytes));
+        } else {
+          wgmma<T>(sums[i], matrix_descriptor(a), matrix_descriptor(at + kABytes + step * 32));
+        }
       }
     }
     warpgroup_commit();

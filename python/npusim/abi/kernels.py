@@ -485,6 +485,18 @@ KERNELS: dict[str, KernelDef] = {
             "cell:i32 act:i32 has_bias:i32 has_addend:i32 dtype:i32",
             generated_only=True,
         ),
+        # y[b] = act(w[m, k] · x[b][k, n] + bias[m] + residual[b]): a linear along x's last
+        # dimension but one (ops/token_mixing.py). Columns are contiguous; ld…: strides of rows,
+        # x_batch …: of items. Rows of w have zeros behind them up to ldw, where that is a multiple
+        # of eight. bias is float32; all else has dtype.
+        _def(
+            "token_mixing",
+            "x, w, [bias], [residual], y",
+            "batch:i64 m:i64 n:i64 k:i64 ldx:i64 ldw:i64 ldy:i64 ldr:i64 x_batch:i64 y_batch:i64 "
+            f"r_batch:i64 x_dtype:i32 w_dtype:i32 y_dtype:i32 r_dtype:i32 {_EPILOGUE}",
+            generated_only=True,
+            in_place="residual",
+        ),
         # Weight-only quantization of w[rows, k]: the opaque operand of quantized_linear. format:
         # 1 int8 with one scale a row; 2 int4 symmetric, 3 int4 with zero points, both with one
         # scale for each `group` elements of a row. Sizes: abi/quantization.py.

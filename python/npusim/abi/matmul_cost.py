@@ -279,6 +279,13 @@ def _multiplied(p: Params, segments: list[int]) -> Cost:
     return operands, 2 * m * rows * k + operations + p["gated"] * m * n
 
 
+def _token_mixing(p: Params, _: int | None) -> Cost:
+    items, m, n, k = p["batch"], p["m"], p["n"], p["k"]
+    more, operations = _epilogue(p, items * m * n, m)
+    x, w = items * k * n * size_of(p, "x"), m * k * size_of(p, "w")
+    return [x, w, *more, items * m * n * size_of(p, "y")], 2 * items * m * n * k + operations
+
+
 def _quantize(p: Params, _: int | None) -> Cost:
     rows, k = p["rows"], p["k"]
     scheme = Quantization(_FORMAT_NAMES[p["format"]], p["group"])
@@ -338,6 +345,7 @@ MATMULS: dict[str, Rule] = {
     "linear_behind_norm": _linear_behind_norm,
     "linear_rope_append": _linear_rope_append,
     "recurrent_step": _recurrent_step,
+    "token_mixing": _token_mixing,
     "quantize": _quantize,
     "quantized_linear": _quantized_linear,
     "normed_quantized_linear": _normed_quantized_linear,

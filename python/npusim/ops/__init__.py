@@ -23,6 +23,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     rope,
     sampling,
     stored_codes,
+    token_mixing,
     views,
     widening_matmul,
 )

@@ -40,6 +40,7 @@ from npusim.passes.recognize_outer_products import recognize_outer_products
 from npusim.passes.recognize_recurrent_steps import recognize_recurrent_steps
 from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
+from npusim.passes.recognize_token_mixing import recognize_token_mixing
 from npusim.passes.remove_noops import remove_noops
 from npusim.passes.select_kernels import select_kernels
 from npusim.passes.sign_bytes import sign_bytes
@@ -79,6 +80,7 @@ PIPELINE: tuple[Pass, ...] = (
     merge_convolutions,  # likewise; before epilogues, which would take one sum into another
     fuse_gated_linear,  # before epilogues, which would take its activation
     fuse_epilogues,  # before pointwise fusion, which would swallow activations and additions
+    recognize_token_mixing,  # after epilogues, which move permutations behind what they take
     move_products_before_resizes,  # after it: what it adds stays apart from what comes behind
     simplify_views,  # again: folding and fusing moved views next to each other
     recognize_recurrent_steps,  # after epilogues: what a step adds is in its product
@@ -107,6 +109,7 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     fuse_paged_append: ("paged_rope_append",),
     fuse_gated_linear: ("linear",),
     recognize_recurrent_steps: ("recurrent_step",),
+    recognize_token_mixing: ("token_mixing",),
     fuse_all_reduce: ("all_reduce",),
     fuse_attention_step: ("attention_step",),
     merge_linears: ("copy",),  # that concatenates weights

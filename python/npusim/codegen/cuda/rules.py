@@ -21,6 +21,7 @@ from npusim.codegen.cuda import (
     recurrent,
     rows,
     scatter,
+    token_mixing,
 )
 from npusim.codegen.launch_config import Rule
 
@@ -37,5 +38,6 @@ RULES: Mapping[str, Rule] = {
     **recurrent.RULES,
     **rows.RULES,
     **scatter.RULES,
+    **token_mixing.RULES,
     **windows.rules(matmul_rules.GPU.rows.pool_threads),
 }
