@@ -165,18 +165,19 @@ def test_kernels_report_what_only_running_reveals(
 def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> None:
     """Of elements side by side, and of outputs side by side, the last block's not all there."""
     keys, wanted = {}, {}
-    for rows, dim in ((3, 1), (35, 0)):
-        x = torch.randn(rows, 20011, generator=torch.Generator().manual_seed(5))
-        x[1, 17] = x[1, 17017] = 9.0  # the first position wins
+    for rows, dim in ((3, 1), (35, 0), (3, 0)):
+        x = torch.randn(rows, 20011, generator=torch.Generator().manual_seed(5)) + 300
+        x[1, 17] = x[1, 17017] = 309.0  # the first position wins
         x[2, 11000] = float("nan")
         expected = {0: x.sum(1), 2: x.amax(1), 7: x.argmax(1), 12: x.norm(dim=1)}
+        expected |= {9: x.var(1), 10: x.std(1), 14: x.logsumexp(1)}
         x = x if dim else x.T.contiguous()
         for op, want in expected.items():
             params = {
                 "op": op,
                 "x_dtype": 0,
                 "y_dtype": 4 if op == 7 else 0,
-                "correction": 0.0,
+                "correction": 1.0,
                 "rank": 1,
                 "shape": [rows],
                 "x_strides": [x.stride(1 - dim)],
@@ -185,11 +186,11 @@ def test_reductions_of_many_elements_are_split_over_blocks(tmp_path: Path) -> No
                 "reduced": [20011],
                 "reduced_strides": [x.stride(dim)],
             }
-            keys[op, dim] = ("reduce", KERNELS["reduce"].pack(params))
-            wanted[op, dim] = (x, want)
+            keys[op, rows, dim] = ("reduce", KERNELS["reduce"].pack(params))
+            wanted[op, rows, dim] = (x, want)
     kernels = host.build(list(keys.values()), tmp_path)
-    for (op, dim), (x, want) in wanted.items():
-        kernel = kernels[keys[op, dim]]
+    for (op, rows, dim), (x, want) in wanted.items():
+        kernel = kernels[keys[op, rows, dim]]
         assert len(kernel.config.launches) == 2 and kernel.config.defines["ACROSS"] == 1 - dim
         y = torch.empty_like(want)
         host.call(kernel, [x, y])

@@ -39,3 +39,25 @@ def test_threads_share_columns(tmp_path: Path) -> None:
         host.call(kernels[key], [y, y])
         error = 2e-3 if given.dtype == torch.float16 else 2e-6
         torch.testing.assert_close(y, want, rtol=error, atol=error, equal_nan=True)
+
+
+@pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_blocks_share_long_columns_and_rows(tmp_path: Path) -> None:
+    """A slice of -inf alone adds nothing to its column; the last slice is shorter than others."""
+    generator = torch.Generator().manual_seed(4)
+    x = 4 * torch.randn(1, 8201, 5, generator=generator)
+    x[0, :, 0], x[0, 8200, 1], x[0, 3, 2], x[0, 10:, 3] = -INF, NAN, INF, -INF
+    row = 4 * torch.randn(2, 65537, 1, generator=generator)
+    row[0, 500:60000] = -INF
+    half = torch.randn(2, 4100, 11, generator=generator).half()
+    chosen = [(x, 0), (x, 1), (row, 0), (half, 1)]
+    keys = [_key(*given) for given in chosen]
+    kernels = host.build(keys, tmp_path)
+    for key, (given, log) in zip(keys, chosen, strict=True):
+        assert len(kernels[key].config.launches) == 2
+        wide = given.double()
+        want = (wide.log_softmax(1) if log else wide.softmax(1)).to(given.dtype)
+        y = given.clone()
+        host.call(kernels[key], [y, y])
+        error = 2e-3 if given.dtype == torch.float16 else 4e-6
+        torch.testing.assert_close(y, want, rtol=error, atol=error, equal_nan=True)

@@ -161,17 +161,15 @@ inline void move_tile(const DigitCounts& counts, int64_t tile, int64_t size, int
   }
 }
 
-// All passes over keys that are one tile, in a launch of one block. mine[e]: the key of position
-// place_in_tile(e), of those below `size`.
+// All passes over keys that are one tile, in a launch of one block. mine[e], at[e]: a key and what
+// goes with it, of place place_in_tile(e), of those below `size`; before and after.
 template <typename K>
-inline void sort_tile(K (&mine)[kEach], int size, int passes, K* to_keys, uint32_t* to_positions) {
+inline void sort_tile(K (&mine)[kEach], uint32_t (&at)[kEach], int size, int passes) {
   __shared__ WarpDigits digits;
   __shared__ K keys[kTile];
   __shared__ uint32_t positions[kTile];
   const auto exists = [=](int e) { return place_in_tile(e) < size; };
-  uint32_t at[kEach], ranks[kEach];
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) at[e] = static_cast<uint32_t>(place_in_tile(e));
+  uint32_t ranks[kEach];
   for (int pass = 0; pass < passes; ++pass) {
     rank_in_warps(mine, pass, exists, digits, ranks);
     const int digit = threadIdx.x;
@@ -196,12 +194,6 @@ inline void sort_tile(K (&mine)[kEach], int size, int passes, K* to_keys, uint32
       mine[e] = keys[place_in_tile(e)];
       at[e] = positions[place_in_tile(e)];
     }
-  }
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    if (!exists(e)) continue;
-    to_keys[place_in_tile(e)] = mine[e];
-    to_positions[place_in_tile(e)] = at[e];
   }
 }
 

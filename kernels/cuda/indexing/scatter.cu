@@ -252,8 +252,17 @@ NPUSIM_ENTRY {
     if (kTiles > 1 && item < kItems) sorting.keys(0)[item] = keys[e];
   }
   if constexpr (kTiles == 1) {
-    sort_tile(keys, kItems, NPUSIM_PASSES, sorting.keys(NPUSIM_PASSES),
-              sorting.items(NPUSIM_PASSES));
+    uint32_t items[kEach];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) items[e] = static_cast<uint32_t>(place_in_tile(e));
+    sort_tile(keys, items, kItems, NPUSIM_PASSES);
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int64_t place = place_in_tile(e);
+      if (place >= kItems) continue;
+      sorting.keys(NPUSIM_PASSES)[place] = keys[e];
+      sorting.items(NPUSIM_PASSES)[place] = items[e];
+    }
   } else {
     sorting.counts().count(
         blockIdx.x, 0, [&](int e) { return keys[e]; },

@@ -92,6 +92,46 @@ struct Truth {
   static State both(State a, State b) { return kEach ? a & b : a | b; }
   State with(State s, C x, int64_t) const { return both(s, x != 0); }
 };
+// Sums of distances from one of the elements, and of their squares. The variance is at least a
+// number-of-elements-th of the largest square, whichever it is, so that little cancels in double.
+struct Spread {
+  double center;
+  struct State {
+    double sum, squares;
+  };
+  static State start() { return {0, 0}; }
+  State with(const State& s, C x, int64_t) const {
+    const double distance = static_cast<double>(x) - center;
+    return {s.sum + distance, s.squares + distance * distance};
+  }
+  static State both(const State& a, const State& b) {
+    return {a.sum + b.sum, a.squares + b.squares};
+  }
+};
+// The sum of exponentials, of distances from the largest element so far. A template, so that an
+// integer's are never compiled.
+template <typename T>
+struct Exponentials {
+  struct State {
+    T max;
+    double sum;
+  };
+  static State start() { return {-kInfinity<T>, 0}; }
+  State with(const State& s, T x, int64_t) const {
+    if (x == s.max) return {x, s.sum + 1};
+    if (x < s.max) return {s.max, s.sum + scalar::exp(x - s.max)};
+    return both({x, 1}, s);
+  }
+  // What is NaN makes all NaN; equal infinities are no distance apart.
+  static State both(const State& a, const State& b) {
+    if (a.max == b.max) return {a.max, a.sum + b.sum};
+    const bool first = !(a.max < b.max);
+    const State& from = first ? a : b;
+    const State& other = first ? b : a;
+    const double distance = static_cast<double>(other.max) - static_cast<double>(from.max);
+    return {from.max, from.sum + other.sum * ::exp(distance)};
+  }
+};
 template <bool kMost>
 struct Position {
   struct State {
@@ -184,33 +224,7 @@ struct Task {
     }
     return team.template fold<kParts, NPUSIM_ACROSS ? kOutputs : 1, F>(state);
   }
-  template <typename F>
-  Total sum(F f) const {
-    return fold(Add<F>{f});
-  }
 };
-
-// Templates, so that an integer's are never compiled.
-template <typename T>
-inline double variance_of(const Task& task) {
-  constexpr double n = static_cast<double>(kElements);
-  const double sum = static_cast<double>(task.sum([](T x) { return x; }));
-  const double mean = sum / n;
-  const double squares = task.sum([=](T x) {
-    const double distance = static_cast<double>(x) - mean;
-    return distance * distance;
-  });
-  constexpr double divisor = n > params.correction ? n - params.correction : 0;
-  return squares / divisor;
-}
-template <typename T>
-inline double log_sum_exp_of(const Task& task) {
-  const double max = static_cast<double>(task.fold(Extreme<true>{}));
-  const double center = max - max == 0 ? max : 0;  // an infinite one would leave NaN
-  const T from = static_cast<T>(center);
-  const double sum = static_cast<double>(task.sum([=](T x) { return scalar::exp(x - from); }));
-  return ::log(sum) + center;
-}
 
 inline auto finish(Total total) {
   if constexpr (kInteger) {
@@ -220,11 +234,11 @@ inline auto finish(Total total) {
   }
 }
 
-// ---- reductions of one pass: what folds, and what the result is
+// ---- what folds, and what the result is
 
-constexpr bool kOnePass = kOp != kVar && kOp != kStd && kOp != kLogSumExp;
 constexpr bool kAdds = kOp == kSum || kOp == kMean;
 constexpr bool kSquares = kOp == kSumSquares || kOp == kL2Norm;
+constexpr bool kSpreads = kOp == kVar || kOp == kStd;
 
 struct Itself {
   C operator()(C x) const { return x; }
@@ -236,7 +250,7 @@ struct Magnitude {
   C operator()(C x) const { return scalar::abs(x); }
 };
 
-inline auto fold_of_op() {
+inline auto fold_of_op(const Task& task) {
   if constexpr (kAdds) return Add<Itself>{};
   if constexpr (kSquares) return Add<Square>{};
   if constexpr (kOp == kSumMagnitudes) return Add<Magnitude>{};
@@ -244,7 +258,15 @@ inline auto fold_of_op() {
   if constexpr (kOp == kProd) return Multiply{};
   if constexpr (kOp == kAny || kOp == kAll) return Truth<kOp == kAll>{};
   if constexpr (kIsPosition) return Position<kOp == kArgmax>{};
-  if constexpr (!kOnePass) return Extreme<true>{};  // of no use
+  if constexpr (kOp == kLogSumExp) return Exponentials<C>{};
+  if constexpr (kSpreads) return Spread{kElements > 0 ? static_cast<double>(task.element(0)) : 0};
+}
+// Of n elements; NaN where they are too few.
+inline double variance_of(double sum, double squares) {
+  constexpr double n = static_cast<double>(kElements);
+  constexpr double divisor = n > params.correction ? n - params.correction : 0;
+  const double left = squares - sum * sum / n;
+  return (left < 0 ? 0 : left) / divisor;
 }
 template <typename State>
 inline auto result_of(const State& state) {
@@ -258,18 +280,17 @@ inline auto result_of(const State& state) {
     return ::sqrt(static_cast<double>(state));
   } else if constexpr (kOp == kAny || kOp == kAll) {
     return static_cast<int64_t>(state);
+  } else if constexpr (kOp == kVar) {
+    return variance_of(state.sum, state.squares);
+  } else if constexpr (kOp == kStd) {
+    return ::sqrt(variance_of(state.sum, state.squares));
+  } else if constexpr (kOp == kLogSumExp) {
+    return static_cast<double>(state.max) + ::log(state.sum);
   } else if constexpr (kAdds || kSquares || kOp == kProd || kOp == kSumMagnitudes) {
     return finish(state);
   } else {
     return state;
   }
-}
-
-inline auto reduce(const Task& task) {
-  if constexpr (kOp == kVar) return variance_of<C>(task);
-  if constexpr (kOp == kStd) return ::sqrt(variance_of<C>(task));
-  if constexpr (kOp == kLogSumExp) return log_sum_exp_of<C>(task);
-  if constexpr (kOnePass) return result_of(task.fold(fold_of_op()));
 }
 
 // Offsets of output `item`.
@@ -310,14 +331,14 @@ inline Share share_of(const void* x, int64_t block, int64_t begin, int64_t end) 
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
   using namespace npusim;
   const Share share = share_of(x, blockIdx.x, 0, kElements);
-  const auto result = reduce(share.task);
+  const auto result = result_of(share.task.fold(fold_of_op(share.task)));
   if (share.tells) static_cast<Y*>(y)[place_of(share.item).y] = encode<Y>(result);
 }
 #else
 // Few outputs of many elements: blocks take NPUSIM_SPLIT spans of each, a second launch folds what
 // they found.
 namespace npusim {
-using Fold = decltype(fold_of_op());
+using Fold = decltype(fold_of_op(*static_cast<const Task*>(nullptr)));
 constexpr int64_t kSliceK = (kElements + NPUSIM_SPLIT * 16 - 1) / (NPUSIM_SPLIT * 16) * 16;
 }  // namespace npusim
 
@@ -328,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
   const int64_t begin = slice * kSliceK, end = begin + kSliceK;
   const Share share =
       share_of(x, blockIdx.x / NPUSIM_SPLIT, begin, end < kElements ? end : kElements);
-  const auto state = share.task.fold(fold_of_op());
+  const auto state = share.task.fold(fold_of_op(share.task));
   if (share.tells) {
     static_cast<Fold::State*>(scratch)[share.item * NPUSIM_SPLIT + slice] = state;
   }

@@ -1,7 +1,9 @@
 // softmax and log_softmax along the middle of a dense [outer, size, inner]. Rows (inner 1) are
 // shared by NPUSIM_LANES lanes, and read once where they fit into registers; with inner > 1
-// NPUSIM_PARTS threads of a block share a column, and neighbours have neighbouring columns. A row
-// of -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
+// NPUSIM_PARTS threads of a block share a column, and neighbours have neighbouring columns. Of a
+// few long columns, or rows, blocks have NPUSIM_SPLIT slices, and a second launch writes with what
+// all found. A row of -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are
+// equal.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/scalar_ops.h"
 
@@ -63,26 +65,60 @@ inline C fold_parts(C x, F f) {
   return room[thread % kColumns];
 }
 
-// Threads of columns beyond the last only keep step.
-inline void softmax_column(const X* x, Y* y, bool exists) {
-  const int64_t first = exists ? threadIdx.x / kColumns : params.size;
-  Statistics s{-kInfinity<C>, 0};
+// A block's columns, or its slice of them. Threads of columns beyond the last only keep step.
+struct Slice {
+  int64_t column, number, at;  // `at`: of the column in x
+  int64_t first, end;          // elements of a thread, kParts apart
+
+  explicit Slice(int64_t block)
+      : column(block / NPUSIM_SPLIT * kColumns + threadIdx.x % kColumns),
+        number(block % NPUSIM_SPLIT),
+        at(column / params.inner * params.size * params.inner + column % params.inner) {
+    constexpr int64_t each = (params.size + NPUSIM_SPLIT - 1) / NPUSIM_SPLIT;
+    const int64_t behind = (number + 1) * each;
+    first = number * each + threadIdx.x / kColumns;
+    end = exists() ? (behind < params.size ? behind : params.size) : 0;
+  }
+  bool exists() const { return column < params.outer * params.inner; }
+
+  Statistics statistics(const X* x) const {
+    Statistics s{-kInfinity<C>, 0};
 #pragma unroll 4
-  for (int64_t i = first; i < params.size; i += kParts)
-    s.max = Larger{}(s.max, decode<C>(x[i * params.inner]));
-  s.max = fold_parts(s.max, Larger{});
+    for (int64_t i = first; i < end; i += kParts)
+      s.max = Larger{}(s.max, decode<C>(x[at + i * params.inner]));
+    s.max = fold_parts(s.max, Larger{});
 #pragma unroll 4
-  for (int64_t i = first; i < params.size; i += kParts)
-    s.sum += scalar::exp(decode<C>(x[i * params.inner]) - s.max);
-  s.sum = fold_parts(s.sum, Plus{});
-  const C scale = scale_of(s);
+    for (int64_t i = first; i < end; i += kParts)
+      s.sum += scalar::exp(decode<C>(x[at + i * params.inner]) - s.max);
+    s.sum = fold_parts(s.sum, Plus{});
+    return s;
+  }
+  void write(const X* x, Y* y, const Statistics& s) const {
+    const C scale = scale_of(s);
 #pragma unroll 4
-  for (int64_t i = first; i < params.size; i += kParts)
-    y[i * params.inner] = encode<Y>(result(decode<C>(x[i * params.inner]), s, scale));
-}
+    for (int64_t i = first; i < end; i += kParts) {
+      const int64_t place = at + i * params.inner;
+      y[place] = encode<Y>(result(decode<C>(x[place]), s, scale));
+    }
+  }
+  // Of the whole column, from those of its slices; one of -inf alone adds nothing.
+  Statistics together(const Statistics* slices) const {
+    const int part = static_cast<int>(threadIdx.x) / kColumns;
+    const Statistics* own = slices + (exists() ? column : 0) * NPUSIM_SPLIT;
+    Statistics s{-kInfinity<C>, 0};
+    for (int i = part; i < NPUSIM_SPLIT; i += kParts) s.max = Larger{}(s.max, own[i].max);
+    s.max = fold_parts(s.max, Larger{});
+    for (int i = part; i < NPUSIM_SPLIT; i += kParts) {
+      if (own[i].max != -kInfinity<C>) s.sum += own[i].sum * scalar::exp(own[i].max - s.max);
+    }
+    s.sum = fold_parts(s.sum, Plus{});
+    return s;
+  }
+};
 
 }  // namespace npusim
 
+#if NPUSIM_SPLIT == 1
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const void* x, void* y) {
   using namespace npusim;
   const auto* from = static_cast<const X*>(x);
@@ -93,8 +129,26 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK) npusim_kernel(const v
     if (row >= params.outer) return;
     softmax_row(from + row * params.size, to + row * params.size, thread % kLanes);
   } else {
-    const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
-    const int64_t at = column / params.inner * params.size * params.inner + column % params.inner;
-    softmax_column(from + at, to + at, column < params.outer * params.inner);
+    const Slice slice(blockIdx.x);
+    slice.write(from, to, slice.statistics(from));
   }
 }
+#else
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(const void* x, void*, void* scratch) {
+  using namespace npusim;
+  const Slice slice(blockIdx.x);
+  const Statistics found = slice.statistics(static_cast<const X*>(x));
+  if (slice.exists() && threadIdx.x < kColumns) {
+    static_cast<Statistics*>(scratch)[slice.column * NPUSIM_SPLIT + slice.number] = found;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_write(const void* x, void* y, void* scratch) {
+  using namespace npusim;
+  const Slice slice(blockIdx.x);
+  const Statistics s = slice.together(static_cast<const Statistics*>(scratch));
+  slice.write(static_cast<const X*>(x), static_cast<Y*>(y), s);
+}
+#endif

@@ -26,7 +26,9 @@ _SECTOR_BYTES = 32  # of memory, that are read at once
 _COLUMN_ELEMENTS = 8  # of a column, that a thread has at least where several share it
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
-_TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))
+_TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))  # where blocks share nothing
+_SLICE_ELEMENTS = 16  # of a slice of a softmax, that a thread has at least
+_FEWEST_SLICES = 16  # of a softmax; of fewer, what a launch takes is not won back
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class RowRules:
         fit: sizes between which they choose.
         processors: that a grid should fill.
         resident: threads that fill them.
-        shares_lanes: blocks may share a scan's lane, or neighbouring outputs of a reduction.
+        shares_lanes: blocks may share a scan's lane, a softmax's, or neighbouring outputs of a
+            reduction, and reductions read what they reduce once.
     """
 
     fit: Rows
@@ -91,11 +94,15 @@ class RowRules:
 
     def _softmax(self, p: Params) -> LaunchConfig:
         widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])
-        if p["inner"] == 1:
-            return self._row_kernel(p["outer"], p["size"], _pack(p["size"], (), widest), PARTS=1)
         columns = p["outer"] * p["inner"] if p["size"] else 0
         if columns == 0:
             return LaunchConfig(())
+        split = self._split_softmax(p, columns)
+        if split is not None:
+            return split
+        if p["inner"] == 1:
+            pack = _pack(p["size"], (), widest)
+            return self._row_kernel(p["outer"], p["size"], pack, PARTS=1, **self._one_slice)
         block, parts = 64 if columns < self.resident else _BLOCK, 1
         beside = _SECTOR_BYTES // CODE_SIZES[p["x_dtype"]]  # columns that are read at once
         wanted = _power_of_two(blocks(self.resident, columns))  # threads a column
@@ -104,8 +111,28 @@ class RowRules:
             parts = min(wanted, longest, MAX_THREADS // beside)
             block = max(parts * beside, LANES * 4)
         launch = Launch((blocks(columns, block // parts), 1, 1), (block, 1, 1))
-        defines = {"BLOCK": block, "LANES": LANES, "PACK": 1, "PARTS": parts}
+        defines = {"BLOCK": block, "LANES": LANES, "PACK": 1, "PARTS": parts, **self._one_slice}
         return LaunchConfig((launch,), defines=defines)
+
+    @property
+    def _one_slice(self) -> dict[str, int]:
+        return {"SPLIT": 1} if self.shares_lanes else {}
+
+    def _split_softmax(self, p: Params, columns: int) -> LaunchConfig | None:
+        """Few long columns, or rows: a block for each slice finds its sums, then all write."""
+        beside = min(_SECTOR_BYTES // CODE_SIZES[p["x_dtype"]], _power_of_two(p["inner"]))
+        groups, parts = blocks(columns, beside), _BLOCK // beside
+        fewest = parts * _SLICE_ELEMENTS
+        split = min(self.resident // _BLOCK // groups, p["size"] // fewest)
+        if not self.shares_lanes or split < _FEWEST_SLICES:
+            return None
+        launches = tuple(
+            Launch((groups * split, 1, 1), (_BLOCK, 1, 1), entry=entry)
+            for entry in ("npusim_kernel", "npusim_write")
+        )
+        defines = {"BLOCK": _BLOCK, "LANES": LANES, "PACK": 1, "PARTS": parts, "SPLIT": split}
+        scratch = columns * split * _STATE_BYTES
+        return LaunchConfig(launches, scratch=scratch, defines=defines)
 
     def _norm(self, p: Params, lanes: int = 0) -> LaunchConfig:
         widest = max(CODE_SIZES[p["x_dtype"]], CODE_SIZES[p["y_dtype"]])
@@ -134,21 +161,24 @@ class RowRules:
             return LaunchConfig(())
         out_step = _innermost(shape, p["x_strides"])
         in_step = _innermost(reduced, p["reduced_strides"])
-        across = int(outputs >= LANES and out_step < in_step)
+        fewest = 2 if self.shares_lanes else LANES
+        across = int(outputs >= fewest and out_step < in_step)
+        wide = min(_power_of_two(outputs), LANES)  # neighbours that are read at once
         wanted = _power_of_two(
             blocks(self.resident, outputs)
         )  # threads an output, to fill the device
         block = _BLOCK
         if across:
-            split = self._split_across(p, outputs, elements)
+            split = self._split_across(outputs, elements, wide)
             if split > 1:
-                return _split_reduce(outputs, split, across=LANES)
+                return _split_reduce(outputs, split, across=wide)
             block = MAX_THREADS if wanted > _BLOCK // LANES and elements >= _BLOCK else _BLOCK
-            parts = min(wanted, block // LANES)
+            parts = min(wanted, block // wide)
         else:
             block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
             parts = min(max(wanted, LANES), block)
-            if p["op"] not in _TWO_PASSES and elements >= 4 * self.fit.split_elements:
+            one_pass = self.shares_lanes or p["op"] not in _TWO_PASSES
+            if one_pass and elements >= 4 * self.fit.split_elements:
                 split = min(
                     blocks(elements, self.fit.split_elements),
                     blocks(self.resident // _BLOCK, outputs),
@@ -160,12 +190,13 @@ class RowRules:
         defines = {"BLOCK": block, "PARTS": parts, "ACROSS": across, "SPLIT": 1}
         return LaunchConfig((launch,), defines=defines)
 
-    def _split_across(self, p: Params, outputs: int, elements: int) -> int:
-        """Returns how many slices of the elements have blocks of their own, LANES outputs each."""
-        if not self.shares_lanes or p["op"] in _TWO_PASSES or elements < 8 * _SLICE:
+    def _split_across(self, outputs: int, elements: int, wide: int) -> int:
+        """Returns how many slices of the elements have blocks of their own, `wide` outputs each."""
+        if not self.shares_lanes or elements < 8 * _SLICE:
             return 1
         return min(
-            blocks(elements, _SLICE), blocks(self.resident // _BLOCK, blocks(outputs, LANES))
+            blocks(elements, _SLICE * LANES // wide),
+            blocks(self.resident // _BLOCK, blocks(outputs, wide)),
         )
 
     def _scan(self, p: Params) -> LaunchConfig:

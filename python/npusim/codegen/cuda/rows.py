@@ -5,6 +5,7 @@ from __future__ import annotations
 from npusim.abi.kernels import Params
 from npusim.codegen.cuda.group_norms import group_norm
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
+from npusim.codegen.cuda.sorts import sort
 from npusim.codegen.launch_config import MAX_THREADS, Launch, LaunchConfig, Rule
 from npusim.codegen.rows import RowRules
 
@@ -35,4 +36,5 @@ RULES: dict[str, Rule] = {
     **_ROWS.rules,
     "group_norm": _group_norm,
     "sample": _sample,
+    "sort": sort,
 }
