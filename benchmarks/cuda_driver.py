@@ -151,7 +151,7 @@ def build(driver: Driver, cases: Sequence[tuple[str, Params, LaunchConfig]]) -> 
     return [Kernel(driver, *parts) for parts in made]
 
 
-def microseconds(calls: Sequence[Callable[[], None]], repeats: int = 20) -> float:
+def microseconds(calls: Sequence[Callable[[], object]], repeats: int = 20) -> float:
     """Returns the median time of a call in a graph of all of them."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

@@ -79,6 +79,26 @@ struct DigitCounts {
     }
     if (threadIdx.x == 0) totals[digit] = before;
   }
+
+  // All digits, a thread each, where blocks of other sorts fill the device.
+  void scan_all() const {
+    constexpr int kLoads = 8;  // at once
+    const int digit = threadIdx.x;
+    if (digit >= kDigits) return;
+    uint32_t* mine = of_tiles + digit * tiles;
+    uint32_t before = 0;
+    for (int64_t first = 0; first < tiles; first += kLoads) {
+      uint32_t counts[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) counts[i] = first + i < tiles ? mine[first + i] : 0;
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        if (first + i < tiles) mine[first + i] = before;
+        before += counts[i];
+      }
+    }
+    totals[digit] = before;
+  }
 };
 
 // Lanes of the warp that have the same digit, of those with `exists`.

@@ -258,8 +258,13 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
 extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
     npusim_scan(const void*, void*, void*, void* scratch) {
   using namespace npusim;
-  const Sorting sorting{scratch, blockIdx.x / kDigits};
-  sorting.counts().scan(static_cast<int>(blockIdx.x % kDigits));
+  constexpr int kBlocks = NPUSIM_SCANNERS;  // of a lane
+  const Sorting sorting{scratch, blockIdx.x / kBlocks};
+  if constexpr (kBlocks == 1) {
+    sorting.counts().scan_all();
+  } else {
+    sorting.counts().scan(static_cast<int>(blockIdx.x % kBlocks));
+  }
   if (blockIdx.x == 0 && threadIdx.x == 0) ++sorting.pass();
 }
 

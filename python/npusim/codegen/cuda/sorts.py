@@ -18,6 +18,7 @@ _TILE = 2048
 _FEWER = 4  # times, that a round leaves fewer candidates than it is given, at least
 _DIGIT_BITS = 8
 _POSITION_BYTES = 4
+_FEW_LANES = 16  # up to which a digit's counts of a lane have a block of their own
 
 
 def sort(p: Params) -> LaunchConfig:
@@ -64,6 +65,7 @@ def _rounds(p: Params, lanes: int) -> LaunchConfig:
 def _digits(p: Params, lanes: int) -> LaunchConfig:
     """A pass a digit, the lowest first, each of three launches (kernels/cuda/common/radix.h)."""
     tiles, digits = blocks(p["size"], _TILE), 1 << _DIGIT_BITS
+    scanners = digits if lanes <= _FEW_LANES else 1  # blocks of a lane
     key_bytes = CODE_SIZES[p["dtype"]]
 
     def launch(grid: int, entry: str) -> Launch:
@@ -72,11 +74,10 @@ def _digits(p: Params, lanes: int) -> LaunchConfig:
     launches = []
     for number in range(key_bytes):
         launches.append(launch(lanes * tiles, "count" if number else "kernel"))
-        launches.append(launch(lanes * digits, "scan"))
+        launches.append(launch(lanes * scanners, "scan"))
         launches.append(launch(lanes * tiles, "move"))
     launches.append(launch(blocks(lanes * p["k"], _BLOCK), "give"))
     words = 1 + lanes * digits * (tiles + 1)
     items = 2 * lanes * p["size"] * (key_bytes + _POSITION_BYTES)
-    return LaunchConfig(
-        tuple(launches), scratch=items + 4 * words + 4, defines=_tile_constants(_DIGITS)
-    )
+    defines = {**_tile_constants(_DIGITS), "SCANNERS": scanners}
+    return LaunchConfig(tuple(launches), scratch=items + 4 * words + 4, defines=defines)
