@@ -114,12 +114,12 @@ CALLS: dict[str, tuple[Callable[..., Tensor], list[Tensor], int]] = {
     # Runs of 64 items, 65, and as many as a block loads at once, twice; and of one item more.
     "long runs": (
         _index_add,
-        [_values(F32, 5, 40), _shuffled(64, 65, 256, 257, 129), _values(F32, 771, 40)],
+        [_values(F32, 5, 10), _shuffled(64, 65, 1024, 513, 129), _values(F32, 1795, 10)],
         2,
     ),
     "long runs of wide numbers": (
         _index_add,
-        [_values(F64, 5, 32), _shuffled(0, 64, 128, 1), _values(F64, 193, 32)],
+        [_values(F64, 5, 32), _shuffled(0, 64, 512, 1), _values(F64, 577, 32)],
         2,
     ),
     "a long run among many": (

@@ -154,7 +154,7 @@ inline Column column_of(int64_t column, Arguments operands) {
 }
 
 // Some columns of a long run, by a block: all its threads load what the first ones, one a column,
-// combine in order, and the next while they do.
+// combine in order, and the next while they do; where those lie is known a stage before.
 struct LongRun {
   static constexpr int kWide = kColumns < NPUSIM_WIDE ? kColumns : NPUSIM_WIDE;
   static constexpr int kHigh = NPUSIM_BLOCK / kWide;
@@ -170,21 +170,27 @@ struct LongRun {
   int wide, high;
   bool exists;  // whether there is this column
   T loaded[kLoads];
-  bool found[kLoads];
+  uint32_t items[kLoads];      // that are loaded next
+  unsigned found, next_found;  // bit e: whether `loaded` and `items` are of the run
 
   bool is_of_run(int64_t i) const { return i < kItems && column.keys[i] == key; }
+  bool is_found(int e) const { return found >> e & 1; }
 
   // Without a branch between them, so that all are on their way at once: items that are not of the
   // run, and the last one for those beyond it, are read in vain.
-  void load(int64_t first) {
-    uint32_t items[kLoads];
+  void find(int64_t first) {
+    next_found = 0;
 #pragma unroll
     for (int e = 0; e < kLoads; ++e) {
       const int64_t i = first + e * kHigh + high, last = kItems - 1;
       const int64_t at = i < last ? i : last;
-      found[e] = (high < kHigh) & (i <= last) & (column.keys[at] == key);
+      const bool is_one = (high < kHigh) & (i <= last) & (column.keys[at] == key);
+      next_found |= static_cast<unsigned>(is_one) << e;
       items[e] = column.items[at];
     }
+  }
+  void load() {
+    found = next_found;
 #pragma unroll
     for (int e = 0; e < kLoads; ++e) loaded[e] = column.src[offset_in_src(items[e])];
   }
@@ -194,16 +200,31 @@ struct LongRun {
 #pragma unroll
     for (int e = 0; e < kLoads; ++e) {
       const int row = e * kHigh + high;
-      if (found[e] && exists) stage.rows[row][wide] = loaded[e];
+      if (is_found(e) && exists) stage.rows[row][wide] = loaded[e];
       if (wide != 0) continue;
-      if (row == 0 && !found[e]) stage.count = 0;
-      if (found[e] && (row + 1 == kRows || !is_of_run(first + row + 1))) stage.count = row + 1;
+      if (row == 0 && !is_found(e)) stage.count = 0;
+      if (is_found(e) && (row + 1 == kRows || !is_of_run(first + row + 1))) stage.count = row + 1;
     }
   }
 
+  // Rows that follow come from shared memory while some are combined: the chain of additions is
+  // all that takes time.
   T combined(T value, const Stage& stage, int count) const {
-#pragma unroll 8
-    for (int row = 0; row < count; ++row) value = combine(value, stage.rows[row][wide]);
+    T given[kLoads], next[kLoads];
+    const auto rows_from = [&](int row, T(&into)[kLoads]) {
+#pragma unroll
+      for (int e = 0; e < kLoads; ++e) into[e] = stage.rows[row + e][wide];
+    };
+    rows_from(0, next);
+    int row = 0;
+    for (; row + kLoads <= count; row += kLoads) {
+#pragma unroll
+      for (int e = 0; e < kLoads; ++e) given[e] = next[e];
+      rows_from(row + kLoads < kRows ? row + kLoads : 0, next);
+#pragma unroll
+      for (int e = 0; e < kLoads; ++e) value = combine(value, given[e]);
+    }
+    for (; row < count; ++row) value = combine(value, stage.rows[row][wide]);
     return value;
   }
 
@@ -212,13 +233,18 @@ struct LongRun {
     const bool combines = high == 0 && exists;
     T* const to = column.y + static_cast<int64_t>(key) * NPUSIM_KEY_STEP;
     T value = *to;
-    load(start);
+    find(start);
+    load();
+    find(start + kRows);
     store(stages[0], start);
     for (int turn = 0;; turn ^= 1) {
       __syncthreads();
       const int count = stages[turn].count;
       start += kRows;
-      if (count == kRows) load(start);
+      if (count == kRows) {
+        load();
+        find(start + kRows);
+      }
       if (combines) value = combined(value, stages[turn], count);
       if (count < kRows) break;
       store(stages[turn ^ 1], start);
