@@ -3,12 +3,12 @@
 // those of another in x.
 //
 // NPUSIM_PATH (common/paths.h) is TILE_MMA for operands of 16 bits, of which those of W are loaded
-// before the launch waits for x, and TILE_SIMT for others.
+// before the launch waits for x, and TILE_FLOAT for others.
 #include "kernels/cuda/common/paths.h"
 #include "kernels/cuda/common/tile_memory.h"
 #include "kernels/cuda/matmul/epilogue.h"
+#include "kernels/cuda/matmul/float_tile.h"
 #include "kernels/cuda/matmul/mma_tile.h"
-#include "kernels/cuda/matmul/simt_tile.h"
 
 namespace npusim {
 
@@ -106,6 +106,7 @@ struct Source {
     const X* at;
   };
   const Place& place;
+  bool wide;
 
   Row a_row(int row) const {
     const int64_t at = place.row + row;
@@ -119,27 +120,35 @@ struct Source {
   float b(Column column, int64_t k) const {
     return column.at ? to_float(column.at[k * params.ldx]) : 0.0f;
   }
+  void a4(Row row, int64_t k, float (&v)[4]) const {
+    load_four(row.at, k, row.at ? params.k : 0, wide, v);
+  }
+  void b4(Column column, int64_t k, float (&v)[4]) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) v[e] = k + e < params.k ? b(column, k + e) : 0.0f;
+  }
 };
 
 inline void run(void* const* operands) {
   wait_on_dependencies();
   const Place place(operands);
   const Epilogue epilogue(operands, 1);
-  using BlockTile = SimtTile<float, kTileRows, kTileColumns, true, false>;
+  const bool wide = params.ldw % 4 == 0 && params.k % 4 == 0 && is_aligned(operands[1], 16);
+  using BlockTile = FloatTile<kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, true, false>;
   BlockTile tile;
-  tile.run(Source{place}, 0, params.k,
-           *reinterpret_cast<typename BlockTile::Shared*>(shared_memory));
+  tile.run(Source{place, wide}, 0, params.k, shared_memory);
 #pragma unroll
-  for (int i = 0; i < BlockTile::kRowsEach; ++i) {
-    const int64_t row = place.row + BlockTile::row_of(i);
+  for (int i = 0; i < 2 * BlockTile::kBlocksM; ++i) {
+    const int64_t row = place.row + BlockTile::row_of(i / 2) + i % 2 * 8;
     if (row >= params.m) continue;
     const float bias = epilogue.bias_at(row);
 #pragma unroll
-    for (int j = 0; j < BlockTile::kColumnsEach; ++j) {
-      const int64_t column = place.column + BlockTile::column_of(j);
+    for (int j = 0; j < 2 * BlockTile::kBlocksN; ++j) {
+      const int64_t column = place.column + BlockTile::column_of(j / 2) + j % 2;
       if (column >= params.n) continue;
       const float residual = epilogue.residual_at(place.r_at(row) + column);
-      epilogue.store(place.y_at(row) + column, Epilogue::finished(tile.sums[i][j], bias, residual));
+      const float sum = tile.sums[i / 2][j / 2][i % 2 * 2 + j % 2];
+      epilogue.store(place.y_at(row) + column, Epilogue::finished(sum, bias, residual));
     }
   }
 }
