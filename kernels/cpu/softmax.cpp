@@ -1,7 +1,8 @@
 // softmax and log_softmax along the middle of a dense [outer, size, inner]. Rows (inner 1) take
 // three passes over memory that stays in the first-level cache: largest value, exponentials and
-// their sum, scaling. With inner > 1 the same runs over strips of neighbouring columns. A row of
-// -inf alone is NaN, as in PyTorch. y may be x's memory if the dtypes are equal.
+// their sum, scaling. With inner > 1 the same runs over strips of neighbouring columns, of narrow
+// matrices over several rows as if they were one. A row of -inf alone is NaN, as in PyTorch. y may
+// be x's memory if the dtypes are equal.
 #include "kernels/cpu/accumulate.h"
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
@@ -33,8 +34,8 @@ float largest(const X* x, int64_t n) {
   return maximum(larger(larger(best[0], best[1]), larger(best[2], best[3])));
 }
 
-// Calls f(i, vector) for the row's vectors, the last one with `rest` beyond the row; f returns what
-// to store at y + i.
+// Calls f(i, vector) for the row's vectors, the last one with `rest` beyond the row; f returns
+// what to store at y + i.
 template <typename X, typename Y, typename F>
 void transform(const X* x, Y* y, int64_t n, F f) {
   int64_t i = 0;
@@ -84,31 +85,78 @@ void log_softmax_row(const X* x, Y* y, int64_t n) {
   transform(x, y, n, [&](Vec v) { return (v - max) - log_sum; });
 }
 
-// Columns [0, n) of one [size, inner] matrix, n <= kStrip.
-template <typename X, typename Y>
-void softmax_strip(const X* x, Y* y, int64_t size, int64_t inner, int64_t n, bool logarithm) {
-  float max[kStrip], total[kStrip] = {}, row[kStrip] = {};
-  for (float& m : max) m = -kInfinity;
-  const auto each_row = [&](auto f) {
-    for (int64_t s = 0; s < size; ++s) {
-      decode_run(x + s * inner, 1, n, row);
-      for (int64_t j = 0; j < n; j += kLanes) f(s, j, load(row + j));
+// Lines of columns, `pitch` apart: `n` <= kStrip in each, `last` in the last one.
+struct Lines {
+  int64_t count, pitch, n, last;
+
+  // Calls f(line, column, vector, lanes of it) for all vectors; others are -inf.
+  template <typename X, typename F>
+  void each(const X* x, F f) const {
+    for (int64_t s = 0; s < count; ++s) {
+      const int64_t columns = s + 1 < count ? n : last;
+      const X* line = x + s * pitch;
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        const int64_t left = columns - j;
+        f(s, j,
+          left < kLanes ? first_lanes(load_part(line + j, left), left, -kInfinity) : load(line + j),
+          left);
+      }
     }
+  }
+};
+
+// Puts what `f` makes of all numbers that are a multiple of `period` apart in the place of each.
+template <typename F>
+void fold(float* values, int64_t n, int64_t period, F f) {
+  for (int64_t from = period; from < n; from += period) {
+    for (int64_t j = 0; j < period; ++j) values[j] = f(values[j], values[from + j]);
+  }
+  for (int64_t j = period; j < n; ++j) values[j] = values[j - period];
+}
+
+// The softmax over lines, of columns that are a multiple of `period` apart together.
+template <typename X, typename Y>
+void softmax_strip(const X* x, Y* y, const Lines& lines, int64_t period, bool logarithm) {
+  constexpr bool kept = __is_same(Y, float);  // exponentials, as y
+  float max[kStrip], total[kStrip] = {};
+  for (float& m : max) m = -kInfinity;
+  lines.each(x,
+             [&](int64_t, int64_t j, Vec v, int64_t) { store(max + j, larger(load(max + j), v)); });
+  fold(max, lines.n, period, [](float best, float v) { return v > best ? v : best; });
+  const auto put = [&](int64_t s, int64_t j, Vec v, int64_t left) {
+    Y* to = y + s * lines.pitch + j;
+    left < kLanes ? store_part(to, v, left) : store(to, v);
   };
-  each_row([&](int64_t, int64_t j, Vec v) { store(max + j, larger(load(max + j), v)); });
-  each_row([&](int64_t, int64_t j, Vec v) {
-    store(total + j, load(total + j) + exp(v - load(max + j)));
+  lines.each(x, [&](int64_t s, int64_t j, Vec v, int64_t left) {
+    const Vec e = exp(v - load(max + j));
+    store(total + j, load(total + j) + e);
+    if (kept && !logarithm) put(s, j, e, left);
   });
-  for (int64_t j = 0; j < n; j += kLanes) {
+  fold(total, lines.n, period, [](float sum, float v) { return sum + v; });
+  for (int64_t j = 0; j < lines.n; j += kLanes) {
     const Vec t = load(total + j);
     store(total + j, logarithm ? log(t) : 1.0f / t);
   }
-  each_row([&](int64_t s, int64_t j, Vec v) {
+  if (kept && !logarithm) {
+    return lines.each(y, [&](int64_t s, int64_t j, Vec v, int64_t left) {
+      put(s, j, v * load(total + j), left);
+    });
+  }
+  lines.each(x, [&](int64_t s, int64_t j, Vec v, int64_t left) {
     const Vec shifted = v - load(max + j), t = load(total + j);
-    const Vec result = logarithm ? shifted - t : exp(shifted) * t;
-    Y* to = y + s * inner + j;
-    n - j >= kLanes ? store(to, result) : store_part(to, result, n - j);
+    put(s, j, logarithm ? shifted - t : exp(shifted) * t, left);
   });
+}
+
+// The lines of strip `strip` of a [size, inner] matrix. Narrow matrices are read as if several
+// rows were one, so that vectors are full.
+Lines lines_of(const Params& p, int64_t strip) {
+  if (p.inner > kStrip / 2) {
+    const int64_t left = p.inner - strip * kStrip, n = left < kStrip ? left : kStrip;
+    return {p.size, p.inner, n, n};
+  }
+  const int64_t n = kStrip / p.inner * p.inner, all = p.size * p.inner, count = (all - 1) / n + 1;
+  return {count, n, count > 1 ? n : all, all - (count - 1) * n};
 }
 
 // One column in double.
@@ -133,7 +181,8 @@ Split split_of(const Params& p) {
   s.width = p.x_dtype == kFloat64 || p.inner == 1 ? 1 : kStrip;
   s.strips = (p.inner - 1) / s.width + 1;
   s.items = p.outer * s.strips;
-  const int64_t work = p.size < kTaskElements ? p.size * s.width : kTaskElements;
+  const int64_t wide = p.inner < s.width ? p.inner : s.width;
+  const int64_t work = p.size < kTaskElements ? p.size * wide : kTaskElements;
   s.per_task = work < kTaskElements ? kTaskElements / work : 1;
   if (s.items <= 2 * s.per_task && s.per_task > 1) s.per_task = s.items;
   s.tasks = (s.items - 1) / s.per_task + 1;
@@ -141,12 +190,11 @@ Split split_of(const Params& p) {
 }
 
 template <typename X, typename Y>
-void run_item(const Params& p, const X* x, Y* y, int64_t strip, int64_t width) {
+void run_item(const Params& p, const X* x, Y* y, int64_t strip) {
   if constexpr (__is_same(X, double)) {
     softmax_column(x, y, p.size, p.inner, p.log != 0);
   } else if (p.inner > 1) {
-    const int64_t left = p.inner - strip * width;
-    softmax_strip(x, y, p.size, p.inner, left < width ? left : width, p.log != 0);
+    softmax_strip(x, y, lines_of(p, strip), p.inner, p.log != 0);
   } else if (p.log) {
     log_softmax_row(x, y, p.size);
   } else {
@@ -162,7 +210,7 @@ void run_items(const KernelCall& call, const X* x, Y* y) {
   for (int64_t item = call.begin * s.per_task; item < last; ++item) {
     const int64_t strip = item % s.strips;
     const int64_t at = item / s.strips * p.size * p.inner + strip * s.width;
-    run_item(p, x + at, y + at, strip, s.width);
+    run_item(p, x + at, y + at, strip);
   }
 }
 
