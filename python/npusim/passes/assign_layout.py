@@ -150,7 +150,8 @@ class _Plan:
             return order
         gone = reduced_dims(node, x.rank)
         left = [d for d in range(x.rank) if d not in gone]
-        return type.with_order(tuple(left.index(d) for d in order if d in left)).order
+        kept = type.with_order(tuple(left.index(d) for d in order if d in left))
+        return _order_of(_stored(kept))
 
     def _follows(self, node: Node) -> bool:
         """Tells whether a node writes any order as easily as row-major."""
@@ -214,6 +215,8 @@ class _Plan:
             back = permutation(node, type.rank)
             order = wishes[value.name] or tuple(range(type.rank))
             return type.with_order(tuple(back[d] for d in order)).order
+        if node.op in VIEWS and wishes.get(value.name) is not None and not self.target.code_format:
+            return _ANY  # a view of the operand as it lies may serve, as row-major does not
         if self.follows[node.name]:
             same = type.rank == value.type.rank
             return wishes.get(value.name, _ANY) if same else _ANY
