@@ -1,8 +1,8 @@
 """Models of torchvision and timm for benchmarks, by the names that these libraries have for them.
 
 `build("torchvision/shufflenet_v2_x1_0")` and `build("timm/mobilevit_s")` give a model in evaluation
-mode with seeded weights that returns a tensor, and its inputs; nothing is downloaded. Heads that begin
-as zeros get numbers, as else no error could be seen behind them.
+mode with seeded weights that returns a tensor, and its inputs; nothing is downloaded. Heads that
+begin as zeros get numbers, as else no error could be seen behind them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -61,7 +62,9 @@ class Dilated(nn.Module):
         self.first = nn.ModuleList(
             nn.Conv1d(sizes[i], width, 3, dilation=1 << i) for i in range(depth)
         )
-        self.second = nn.ModuleList(nn.Conv1d(width, width, 3, dilation=1 << i) for i in range(depth))
+        self.second = nn.ModuleList(
+            nn.Conv1d(width, width, 3, dilation=1 << i) for i in range(depth)
+        )
         self.enter = nn.Conv1d(inputs, width, 1)
         self.head = nn.Linear(width, 10)
 
@@ -181,7 +184,7 @@ class Points(nn.Module):
         self.body = nn.Sequential(
             *(
                 nn.Sequential(nn.Conv1d(a, b, 1), nn.BatchNorm1d(b), nn.ReLU())
-                for a, b in zip(sizes, sizes[1:], strict=False)
+                for a, b in itertools.pairwise(sizes)
             )
         )
         self.head = nn.Sequential(_layers(1024, 512, 256), nn.Linear(256, 40))
@@ -257,7 +260,7 @@ class Separator(nn.Module):
 
 
 def _layers(*sizes: int) -> nn.Module:
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = itertools.pairwise(sizes)
     return nn.Sequential(*(m for a, b in pairs for m in (nn.Linear(a, b), nn.ReLU())))
 
 
@@ -279,9 +282,15 @@ def _mel_vocoder() -> nn.Module:
     layers: list[nn.Module] = [nn.Conv1d(80, 256, 7, padding=3)]
     for inputs, stride in ((256, 8), (128, 8), (64, 2), (32, 2)):
         outputs = inputs // 2
-        layers += [nn.LeakyReLU(0.2), nn.ConvTranspose1d(inputs, outputs, 2 * stride, stride, stride // 2)]
+        layers += [
+            nn.LeakyReLU(0.2),
+            nn.ConvTranspose1d(inputs, outputs, 2 * stride, stride, stride // 2),
+        ]
         for step in (1, 3):
-            layers += [nn.LeakyReLU(0.2), nn.Conv1d(outputs, outputs, 3, padding=step, dilation=step)]
+            layers += [
+                nn.LeakyReLU(0.2),
+                nn.Conv1d(outputs, outputs, 3, padding=step, dilation=step),
+            ]
     return nn.Sequential(*layers, nn.LeakyReLU(0.2), nn.Conv1d(16, 1, 7, padding=3), nn.Tanh())
 
 
@@ -332,9 +341,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor,
     "mel_vocoder": (_mel_vocoder, _draw((80, 64))),
     "controller": (_controller, _draw((48,))),
     "atari": (_atari, _draw((4, 84, 84))),
-    "lstm_batch": (lambda: nn.Sequential(Rows(nn.LSTM(32, 64, 1, batch_first=True))), _draw((24, 32))),
-    "gru_batch": (lambda: nn.Sequential(Rows(nn.GRU(128, 128, 2, batch_first=True))), _draw((100, 128))),
-    "lstm_large": (lambda: nn.Sequential(Rows(nn.LSTM(256, 512, 2, batch_first=True))), _draw((30, 256))),
+    "lstm_batch": (
+        lambda: nn.Sequential(Rows(nn.LSTM(32, 64, 1, batch_first=True))),
+        _draw((24, 32)),
+    ),
+    "gru_batch": (
+        lambda: nn.Sequential(Rows(nn.GRU(128, 128, 2, batch_first=True))),
+        _draw((100, 128)),
+    ),
+    "lstm_large": (
+        lambda: nn.Sequential(Rows(nn.LSTM(256, 512, 2, batch_first=True))),
+        _draw((30, 256)),
+    ),
     "lstm_both": (
         lambda: nn.Sequential(Rows(nn.LSTM(80, 256, 1, batch_first=True, bidirectional=True))),
         _draw((100, 80)),

@@ -106,11 +106,8 @@ def _backbone() -> Any:
     return transformers.ResNetConfig(out_features=["stage4"])
 
 
-def _encodec(config: Any) -> nn.Module:
-    return transformers.EncodecModel(config).encoder
-
-
 def _dac(config: Any) -> nn.Module:
+    """The encoder of a codec of sounds, without its quantizer."""
     return transformers.DacModel(config).encoder
 
 
@@ -169,17 +166,22 @@ _OTHERS: dict[str, Spec] = {
     "qwen2_prompt": _few("Qwen2Model", **_DECODER),
     "gemma_prompt": _few("GemmaModel", head_dim=64, **_DECODER),
     "opt_prompt": _few(
-        "OPTModel", hidden_size=512, ffn_dim=2048, num_attention_heads=8, word_embed_proj_dim=512, **_LAYERS
+        "OPTModel",
+        hidden_size=512,
+        ffn_dim=2048,
+        num_attention_heads=8,
+        word_embed_proj_dim=512,
+        **_LAYERS,
     ),
     "bloom_prompt": _few("BloomModel", hidden_size=512, n_layer=4, n_head=8),
     "gpt_neox_prompt": _few(
-        *("GPTNeoXModel",), hidden_size=512, intermediate_size=2048, num_attention_heads=8, **_LAYERS
+        "GPTNeoXModel", hidden_size=512, intermediate_size=2048, num_attention_heads=8, **_LAYERS
     ),
     "mamba_prompt": Spec(
         *("MambaModel", "MambaConfig", _HIDDEN, ("input_ids",), _tokens(64, 1000, False)),
         {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 2},
     ),
-    "vit_small_batch": _images("ViT", *_CLASSES, 224, hidden_size=384, intermediate_size=1536),
+    "vit_384": _images("ViT", *_CLASSES, 224, hidden_size=384, intermediate_size=1536),
     "yolos": _images(
         *("Yolos", "ForObjectDetection", "pred_boxes", 256),
         image_size=[256, 256],
@@ -190,7 +192,7 @@ _OTHERS: dict[str, Spec] = {
     "siglip_vision_4": _images("SiglipVision", "Model", "pooler_output", 224, **_LAYERS),
     "mobilenet_v1": _images("MobileNetV1", *_CLASSES, 224),
     "regnet": _images("RegNet", *_CLASSES, 224),
-    "van_like": _images("FocalNet", *_CLASSES, 224),
+    "focalnet": _images("FocalNet", *_CLASSES, 224),
     "glpn": _images("GLPN", "ForDepthEstimation", "predicted_depth", 256),
     "audio_spectrogram_4": Spec(
         *("ASTModel", "ASTConfig", _HIDDEN, ("input_values",), _signal(512, 128)),
@@ -209,22 +211,15 @@ _OTHERS: dict[str, Spec] = {
         *(("past_values",), _signal(512, 7)),
         {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "patch_stride": 8},
     ),
-    "encodec_encoder": Spec(_encodec, "EncodecConfig", "", ("waveform",), _signal(1, 12_000)),
     "dac_encoder": Spec(_dac, "DacConfig", "", ("waveform",), _signal(1, 8_000)),
     "clip_both": Spec(
         *("CLIPModel", "CLIPConfig", "logits_per_image"),
         *(("input_ids", "pixel_values"), _text_and_image(1000, 224)),
     ),
-    "vilt_4": Spec(
-        *("ViltModel", "ViltConfig", _HIDDEN, ("input_ids", "pixel_values")),
-        *(_text_and_image(1000, 224), {"image_size": 224, **_LAYERS}),
-    ),
     "blip_text_image": Spec(
         *("BlipForImageTextRetrieval", "BlipConfig", "itm_score", ("input_ids", "pixel_values")),
         _text_and_image(1000, 384),
     ),
-    "marian": _texts("MarianModel", _HIDDEN, 64, 1000, vocab_size=1000, pad_token_id=999,
-        decoder_start_token_id=0, d_model=512, encoder_layers=2, decoder_layers=2),
 }
 MODELS: dict[str, Spec] = {
     "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),

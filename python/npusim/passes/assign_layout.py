@@ -3,9 +3,9 @@
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
 Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat,
 pad and shuffles can write any order: they take the one all their readers ask for, else that of
-their largest operand. Reductions read any order, and write what is left of it (on targets whose
-kernels come with the runtime; for generated code that was not measured). Views keep no order of their own; what they show follows from what they look
-at. Everything else is row-major.
+their largest operand. Reductions read any order, and write what is left of it, on targets whose
+kernels come with the runtime: for generated code that was not measured. Views keep no order of
+their own; what they show follows from what they look at. Everything else is row-major.
 """
 
 from __future__ import annotations
