@@ -56,7 +56,7 @@ struct Scratch {
     Arena arena(base);
     y_rows = arena.take<int64_t>(kTogether);
     r_rows = arena.take<int64_t>(kTogether);
-    sums = arena.take<float>(kTogether * kLanes);
+    sums = arena.take<float>((kTogether + 1) * kLanes);
     w = arena.take<float>(taps_of(p) * channels_of(p) * kLanes);
     order = arena.take<int32_t>(channels_of(p) * kLanes);
     bytes = arena.bytes();
@@ -96,11 +96,13 @@ class LineRunner {
         std::clamp<int64_t>(reach < 0 ? 0 : reach / p.stride[2] + 1, inner_, p.out_size[2]);
   }
 
-  // Turns to a vector of output channels; the last one may begin among those before.
+  // Turns to a vector of output channels. The last one may begin among those before, which it does
+  // not store: they are another task's.
   void enter(int64_t vector) {
     if (vector == vector_) return;
     vector_ = vector;
     channel_ = std::min(vector * kLanes, p_.out_channels - kLanes);
+    skip_ = vector * kLanes - channel_;
     const int64_t k = taps_of(p_) * channels_, columns = columns_of(p_);
     const int64_t first = channel_ / columns * channels_;
     read_ = std::min(first, p_.in_channels - kLanes);
@@ -177,13 +179,13 @@ class LineRunner {
       s_.y_rows[n] = y_ + (w + n) * p_.y_strides[4];
       if (p_.residual) s_.r_rows[n] = r_ + (w + n) * p_.r_strides[4];
     }
-    if (is_plain(out_)) {
+    if (skip_ == 0 && is_plain(out_)) {
       finish_tile<N, 1>(acc, linear_output(out_, 0, channel_));
       if (!has_range(out_)) activate_rows(out_, 0, N, channel_, kLanes);
       return;
     }
     for (int n = 0; n < N; ++n) store(s_.sums + n * kLanes, acc[n][0]);
-    finish(out_, 0, N, channel_, kLanes, s_.sums, kLanes);
+    finish(out_, 0, N, channel_ + skip_, kLanes - skip_, s_.sums + skip_, kLanes);
   }
 
   const Params& p_;
@@ -194,7 +196,7 @@ class LineRunner {
   int64_t channels_;  // of a group
   int64_t steps_[3];
   int64_t vector_ = -1;
-  int64_t channel_ = 0, read_ = 0;  // the first that is written, and that is read
+  int64_t channel_ = 0, skip_ = 0, read_ = 0;  // computed from, not stored, read from
   Taps d_{}, h_{};
   int64_t inner_, inner_end_;
   int64_t y_ = 0, r_ = 0;
@@ -218,8 +220,7 @@ bool spans_groups(const Params& p) {
   const int64_t columns = columns_of(p);
   if (columns < 1 || columns >= kPanel || kLanes % columns != 0) return false;
   if (channels_of(p) > columns || channels_of(p) < 1) return false;
-  const int64_t ragged = p.out_channels % kLanes;  // computed twice, so nothing may be added to it
-  return p.out_channels >= kLanes && p.in_channels >= kLanes && (ragged == 0 || p.residual == 0);
+  return p.out_channels >= kLanes && p.in_channels >= kLanes;
 }
 
 int64_t spanning_tasks(const Params& p) {

@@ -386,8 +386,8 @@ register(
                 "transposed factors and offsets",
             ),
             Case(
-                ((1, 32, 6, 6), (32, 8, 3, 3), (3, 32), (1, 32, 6, 6)),
-                {**_RELU, "groups": 4, "residual": 1},
+                ((1, 40, 6, 6), (40, 8, 3, 3), (3, 40), (1, 40, 6, 6)),
+                {**_RELU, "groups": 5, "residual": 1},
                 "groups in a vector, offsets",
             ),
         ),
