@@ -3,7 +3,7 @@ for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
 are those of `tests.models`, of `ARCHITECTURES`, of `transformers_models`, `library_models`,
-`small_networks` and `token_mixers`.
+`small_networks`, `token_mixers` and `other_networks`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from tests.models.weights import calibrate, randomize
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks import library_models, small_networks, token_mixers, transformers_models
+from benchmarks import (
+    library_models,
+    other_networks,
+    small_networks,
+    token_mixers,
+    transformers_models,
+)
 from benchmarks.diffusion import Autoencoder, DiffusionUNet
 
 
@@ -272,6 +278,8 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return small_networks.build(name, batch)
     if name in token_mixers.NETWORKS:
         return token_mixers.build(name, batch)
+    if name in other_networks.NETWORKS:
+        return other_networks.build(name, batch)
     if name not in ARCHITECTURES:
         return models.build(name, batch=batch)
     make, shape = ARCHITECTURES[name]

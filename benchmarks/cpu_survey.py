@@ -1,12 +1,14 @@
 """Many models on one thread, a few seconds each: which does npusim run slower than its peers?
 
-    chrt -f 1 python benchmarks/cpu_survey.py timm/starnet_s050 timm/convmixer_768_32 …
-        [--seconds 4] [--json FILE]
+    chrt -f 1 python benchmarks/cpu_survey.py timm/starnet_s050 mlp_784:8 …
+        [--seconds 4] [--precision float32|bfloat16|int8] [--json FILE]
 
 For a first look. All runtimes are in one process and take turns call by call; counted is the
 processor time that a call takes, so other work beside matters little. ONNX Runtime and OpenVINO
-read what PyTorch's older exporter makes, the quicker one. Names are those of
-`benchmarks/architectures.py`. What is close, or is to be quoted, is for `cpu_models.py`.
+read what PyTorch's older exporter makes, the quicker one, or where that fails what the newer one
+does. Names are those of `benchmarks/architectures.py`, with a batch behind a colon. In bfloat16
+OpenVINO may compute in it, too; in int8 npusim quantizes, and peers stay as they are. What is
+close, or is to be quoted, is for `cpu_models.py`.
 
 Printed per model: the median and the least time of each, the ratio of npusim's to the best of the
 others', the largest difference from torch eager relative to the largest output, and the commands
@@ -23,6 +25,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import npusim
 from benchmarks.architectures import build
-from npusim.peers.runtimes import Call, load_onnxruntime, load_openvino
+from npusim.peers.runtimes import Call, load_onnxruntime, load_openvino, load_torch
 from npusim.peers.turns import relative_difference
 from npusim.profile import CommandProfile
 from npusim.profile.measure import profile_program
@@ -46,47 +49,75 @@ _PEERS: dict[str, Callable[[Path, Sequence[np.ndarray], int], Call]] = {
 _BYTES_A_SECOND, _OPERATIONS_A_SECOND = 30e9, 85e9  # of one thread, roughly
 
 
-def survey(name: str, seconds: float) -> dict[str, Any]:
+def survey(named: str, seconds: float, precision: str) -> dict[str, Any]:
     """Returns a model's row."""
-    model, args = build(name, 1)
+    name, _, batch = named.partition(":")
+    model, args = build(name, int(batch or 1))
     arrays = [x.numpy() for x in args]
-    graph = npusim.extract_ir(model, args)
-    weights = all_weights(graph, model.state_dict(), model)
-    program = npusim.compile(graph)
+    program, weights, inputs = _compiled(model, args, precision)
     session = npusim.load(program, weights=weights, threads=1)
     with tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Call] = {"npusim": lambda: session(*arrays)}
-        calls |= _peers(model, args, Path(folder) / "model.onnx")
+        calls["torch"] = load_torch(model, arrays, 1)
+        calls |= _peers(model, args, Path(folder) / "model.onnx", precision)
         times = _turns(calls, seconds)
-    inputs = dict(zip([v.name for v in graph.inputs], arrays, strict=True))
-    profile = profile_program(program, weights, inputs=inputs, threads=1, seconds=1.0)
-    row: dict[str, Any] = {"model": name, "calls": len(times["npusim"])}
+    profile = profile_program(
+        program, weights, inputs=dict(zip(inputs, arrays, strict=True)), threads=1, seconds=1.0
+    )
+    row: dict[str, Any] = {"model": named, "precision": precision, "calls": len(times["npusim"])}
     for kind, of in (("median", statistics.median), ("least", min)):
         row[f"{kind}_ms"] = {peer: of(taken) * 1e3 for peer, taken in times.items()}
         others = [of(taken) for peer, taken in times.items() if peer != "npusim"]
-        row[f"{kind}_ratio"] = of(times["npusim"]) / min(others) if others else None
+        row[f"{kind}_ratio"] = of(times["npusim"]) / min(others)
     wanted = model(*args)
     row["max_rel_err"] = relative_difference(session(*arrays)[0], wanted.numpy())
-    longest = sorted(profile.commands, key=_excess, reverse=True)[:4]
+    longest = sorted(profile.commands, key=_excess, reverse=True)[:6]
     row["longest"] = [(c.kernel, c.node, c.seconds * 1e6, _excess(c) * 1e6) for c in longest]
     return row
 
 
-def _peers(model: torch.nn.Module, args: tuple[torch.Tensor, ...], file: Path) -> dict[str, Call]:
+def _compiled(
+    model: torch.nn.Module, args: tuple[torch.Tensor, ...], precision: str
+) -> tuple[npusim.CompiledProgram, dict[str, Any], list[str]]:
+    """Returns a program, its weights, and the names of its inputs."""
+    graph = npusim.extract_ir(model, args)
+    names = [value.name for value in graph.inputs]
+    weights = all_weights(graph, model.state_dict(), model)
+    if precision != "int8":
+        return npusim.compile(graph, precision=precision), weights, names
+    data = [dict(zip(names, [x.numpy() for x in args], strict=True))]
+    made = npusim.quantize(graph, weights, data)
+    return npusim.compile(made.graph), made.weights, names
+
+
+def _peers(
+    model: torch.nn.Module, args: tuple[torch.Tensor, ...], file: Path, precision: str
+) -> dict[str, Call]:
     found: dict[str, Call] = {}
-    try:
-        torch.onnx.export(model, args, str(file), dynamo=False, opset_version=17)
-    except Exception as error:  # of an exporter that is any code
-        print(f"not exported: {error}", file=sys.stderr)
+    if not any(_exported(model, args, file, dynamo) for dynamo in (False, True)):
         return found
     for peer, load in _PEERS.items():
+        if peer == "openvino" and precision == "bfloat16":
+            load = partial(load_openvino, precision="bf16")
         try:
             found[peer] = load(file, [x.numpy() for x in args], 1)
             found[peer]()
         except Exception as error:  # a peer may not run a model, or not be installed
-            print(f"{peer}: {error}", file=sys.stderr)
+            print(f"{peer}: {str(error)[:200]}", file=sys.stderr)
             found.pop(peer, None)
     return found
+
+
+def _exported(
+    model: torch.nn.Module, args: tuple[torch.Tensor, ...], file: Path, dynamo: bool
+) -> bool:
+    version = 18 if dynamo else 17
+    try:
+        torch.onnx.export(model, args, str(file), dynamo=dynamo, opset_version=version)
+    except Exception as error:  # of an exporter that is any code
+        print(f"not exported: {str(error)[:200]}", file=sys.stderr)
+        return False
+    return True
 
 
 def _turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
@@ -114,13 +145,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--seconds", type=float, default=4.0, help="of turns, for each model")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--json", type=Path, help="also append the rows here, a line each")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     for name in args.models:
-        row = survey(name, args.seconds)
+        try:
+            row = survey(name, args.seconds, args.precision)
+        except Exception as error:  # the other models go on
+            row = {"model": name, "precision": args.precision, "failed": str(error)[:400]}
         if args.json:
             with args.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

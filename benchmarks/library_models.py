@@ -1,7 +1,8 @@
 """Models of torchvision and timm for benchmarks, by the names that these libraries have for them.
 
 `build("torchvision/shufflenet_v2_x1_0")` and `build("timm/mobilevit_s")` give a model in evaluation
-mode with seeded weights that returns a tensor, and its inputs; nothing is downloaded.
+mode with seeded weights that returns a tensor, and its inputs; nothing is downloaded. Heads that
+begin as zeros get numbers, as else no error could be seen behind them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def build(name: str, batch: int = 1) -> tuple[nn.Module, tuple[Tensor, ...]]:
     model_name, _, size = rest.partition("@")
     torch.manual_seed(0)
     model = _of_timm(model_name) if library == "timm" else _of_torchvision(model_name)
+    for weight in model.parameters():
+        if weight.ndim > 1 and not weight.any():
+            nn.init.trunc_normal_(weight, std=0.02)
     pixels = int(size or _SIZES.get(model_name, 224))
     shape = (3, 16, 112, 112) if model_name in _VIDEO else (3, pixels, pixels)
     generator = torch.Generator().manual_seed(1)

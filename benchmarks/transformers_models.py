@@ -34,6 +34,8 @@ class Outputs(nn.Module):
 
     def forward(self, *given: Tensor) -> Tensor:
         """Returns the tensor."""
+        if not self.field:
+            return self.model(*given)
         answer = self.model(**dict(zip(self.inputs, given, strict=True)))
         found: Tensor = getattr(answer, self.field) if self.field else answer
         return found
@@ -68,7 +70,7 @@ class Spec:
         settings: of the configuration.
     """
 
-    made: str | type[nn.Module]
+    made: str | Callable[[Any], nn.Module]
     config: str
     field: str
     inputs: tuple[str, ...]
@@ -104,6 +106,19 @@ def _backbone() -> Any:
     return transformers.ResNetConfig(out_features=["stage4"])
 
 
+def _dac(config: Any) -> nn.Module:
+    """The encoder of a codec of sounds, without its quantizer."""
+    return transformers.DacModel(config).encoder
+
+
+def _text_and_image(words: int, size: int) -> Inputs:
+    def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
+        ids = torch.randint(4, words, (1, 16), generator=generator)
+        return ids, torch.randn(1, 3, size, size, generator=generator)
+
+    return draw
+
+
 def _images(kind: str, head: str, field: str, size: int, **settings: Any) -> Spec:
     return Spec(f"{kind}{head}", f"{kind}Config", field, _PIXELS, _image(size), settings)
 
@@ -121,6 +136,91 @@ def _sounds(kind: str, **settings: Any) -> Spec:
 
 _CLASSES = "ForImageClassification", "logits"
 _HIDDEN = "last_hidden_state"
+
+
+def _few(kind: str, length: int = 128, words: int = 1000, **settings: Any) -> Spec:
+    """A few layers of a text model, or of a decoder's prompt, with a small vocabulary."""
+    return _texts(kind, _HIDDEN, length, words, vocab_size=words, **settings)
+
+
+_DECODER = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+_LAYERS = {"num_hidden_layers": 4}
+_OTHERS: dict[str, Spec] = {
+    "roformer_4": _few("RoFormerModel", **_LAYERS),
+    "xlm_roberta_4": _few("XLMRobertaModel", **_LAYERS),
+    "fnet_4": Spec(
+        *("FNetModel", "FNetConfig", _HIDDEN, ("input_ids",), _tokens(128, 1000, False)),
+        {"vocab_size": 1000, **_LAYERS},
+    ),
+    "squeezebert_4": _few("SqueezeBertModel", **_LAYERS),
+    "mobilebert_6": _few("MobileBertModel", num_hidden_layers=6),
+    "convbert_4": _few("ConvBertModel", **_LAYERS),
+    "funnel_4": _few("FunnelModel", block_sizes=[2, 2], num_decoder_layers=1),
+    "llama_prompt": _few("LlamaModel", **_DECODER),
+    "qwen2_prompt": _few("Qwen2Model", **_DECODER),
+    "gemma_prompt": _few("GemmaModel", head_dim=64, **_DECODER),
+    "opt_prompt": _few(
+        "OPTModel",
+        hidden_size=512,
+        ffn_dim=2048,
+        num_attention_heads=8,
+        word_embed_proj_dim=512,
+        **_LAYERS,
+    ),
+    "bloom_prompt": _few("BloomModel", hidden_size=512, n_layer=4, n_head=8),
+    "gpt_neox_prompt": _few(
+        "GPTNeoXModel", hidden_size=512, intermediate_size=2048, num_attention_heads=8, **_LAYERS
+    ),
+    "mamba_prompt": Spec(
+        *("MambaModel", "MambaConfig", _HIDDEN, ("input_ids",), _tokens(64, 1000, False)),
+        {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 2},
+    ),
+    "vit_384": _images("ViT", *_CLASSES, 224, hidden_size=384, intermediate_size=1536),
+    "yolos": _images(
+        *("Yolos", "ForObjectDetection", "pred_boxes", 256),
+        image_size=[256, 256],
+        hidden_size=192,
+        num_attention_heads=3,
+        intermediate_size=768,
+    ),
+    "siglip_vision_4": _images("SiglipVision", "Model", "pooler_output", 224, **_LAYERS),
+    "mobilenet_v1": _images("MobileNetV1", *_CLASSES, 224),
+    "regnet": _images("RegNet", *_CLASSES, 224),
+    "focalnet": _images("FocalNet", *_CLASSES, 224),
+    "glpn": _images("GLPN", "ForDepthEstimation", "predicted_depth", 256),
+    "audio_spectrogram_4": Spec(
+        *("ASTModel", "ASTConfig", _HIDDEN, ("input_values",), _signal(512, 128)),
+        {"max_length": 512, **_LAYERS},
+    ),
+    "wavlm_4": _sounds("WavLM", num_hidden_layers=4),
+    "sew_4": _sounds("SEW", num_hidden_layers=4),
+    "data2vec_audio_4": _sounds("Data2VecAudio", num_hidden_layers=4),
+    "patchtst": Spec(
+        *("PatchTSTForPrediction", "PatchTSTConfig", "prediction_outputs", ("past_values",)),
+        _signal(512, 7),
+        {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "patch_stride": 8},
+    ),
+    "patchtsmixer": Spec(
+        *("PatchTSMixerForPrediction", "PatchTSMixerConfig", "prediction_outputs"),
+        *(("past_values",), _signal(512, 7)),
+        {"num_input_channels": 7, "context_length": 512, "patch_length": 16, "patch_stride": 8},
+    ),
+    "dac_encoder": Spec(_dac, "DacConfig", "", ("waveform",), _signal(1, 8_000)),
+    "clip_both": Spec(
+        *("CLIPModel", "CLIPConfig", "logits_per_image"),
+        *(("input_ids", "pixel_values"), _text_and_image(1000, 224)),
+    ),
+    "blip_text_image": Spec(
+        *("BlipForImageTextRetrieval", "BlipConfig", "itm_score", ("input_ids", "pixel_values")),
+        _text_and_image(1000, 384),
+    ),
+}
 MODELS: dict[str, Spec] = {
     "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),
     "minilm_l6": _texts(
@@ -177,6 +277,7 @@ MODELS: dict[str, Spec] = {
     "hifigan": Spec(
         "SpeechT5HifiGan", "SpeechT5HifiGanConfig", "", ("spectrogram",), _signal(100, 80)
     ),
+    **_OTHERS,
     "videomae": Spec("VideoMAEModel", "VideoMAEConfig", _HIDDEN, _PIXELS, _signal(16, 3, 224, 224)),
 }
 

@@ -1,7 +1,9 @@
 // Convolution of one to three dimensions, grouped, dilated or transposed, as an indirect GEMM:
 // rows are output positions, K runs over taps and channels. The input is read in place through
 // pointers, or through a strip (conv_strip.h) where that is not possible or not worth it. What
-// Winograd's algorithm computes faster of 16-bit weights is conv_winograd.h's.
+// Winograd's algorithm computes faster of 16-bit weights is conv_winograd.h's, what has few
+// channels in a group conv_groups.h's.
+#include "kernels/cpu/conv_groups.h"
 #include "kernels/cpu/conv_strip.h"
 #include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/scratch.h"
@@ -9,7 +11,8 @@
 #ifdef NPUSIM_BASE_ISA
 namespace npusim::cpu::NPUSIM_BASE_ISA {
 extern const KernelEntry conv_kernel;
-}
+bool spans_groups(const abi::ConvParams& p);
+}  // namespace npusim::cpu::NPUSIM_BASE_ISA
 #endif
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -18,10 +21,11 @@ namespace {
 using Params = abi::ConvParams;
 
 #ifdef NPUSIM_BASE_ISA
-// All that this set adds are dot products of bfloat16; others are the set's below.
+// All that this set adds are dot products of bfloat16 of enough channels; others are the set's
+// below.
 constexpr const KernelEntry& kBase = NPUSIM_BASE_ISA::conv_kernel;
 bool is_of_base(const Params& p) {
-  return p.x_dtype != kElement || p.w_dtype != kElement;
+  return p.x_dtype != kElement || p.w_dtype != kElement || NPUSIM_BASE_ISA::spans_groups(p);
 }
 #endif
 
@@ -273,6 +277,7 @@ int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
 #else
   const auto& p = *static_cast<const Params*>(params);
   if (transforms_stored(p)) return stored_winograd_tasks(p);
+  if (spans_groups(p)) return spanning_tasks(p);
 #endif
   return Plan(*static_cast<const Params*>(params)).grid().count();
 }
@@ -283,6 +288,7 @@ int64_t scratch(const void* params) {
 #else
   const auto& p = *static_cast<const Params*>(params);
   if (transforms_stored(p)) return stored_winograd_scratch(p);
+  if (spans_groups(p)) return spanning_scratch(p);
 #endif
   return Scratch(Plan(*static_cast<const Params*>(params)), nullptr).bytes;
 }
@@ -293,6 +299,7 @@ void run(const KernelCall& call) {
   if (is_of_base(p)) return kBase.run(call);
 #else
   if (transforms_stored(p)) return run_stored_winograd(call);
+  if (spans_groups(p)) return run_spanning(call);
 #endif
   const Plan plan(p);
   RowBlock block(plan, call);

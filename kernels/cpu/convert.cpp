@@ -2,10 +2,16 @@
 // set.
 #include "kernels/cpu/convert.h"
 
+#include <algorithm>
+
 namespace npusim::cpu::NPUSIM_ISA {
 
 template <typename C>
 void decode_run(int32_t dtype, const void* p, int64_t stride, int64_t n, C* out) {
+  if (stride == 0 && n > 0) {
+    std::fill_n(out, n, decode_one<C>(dtype, p));
+    return;
+  }
   with_storage(
       dtype, [&](auto type) { decode_run(static_cast<const decltype(type)*>(p), stride, n, out); });
 }

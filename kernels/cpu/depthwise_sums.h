@@ -19,7 +19,8 @@ inline constexpr int64_t kPairChannels = 2 * kLanes;
 struct Taps {
   int64_t begin, end, at;
 };
-inline Taps valid_taps(const abi::ConvDepthwiseParams& p, int d, int64_t output) {
+template <typename Params>
+Taps valid_taps(const Params& p, int d, int64_t output) {
   const int64_t first = output * p.stride[d] - p.pad[d], step = p.dilation[d];
   const int64_t begin = first < 0 ? (-first + step - 1) / step : 0;
   const int64_t last = p.in_size[d] - 1 - first;

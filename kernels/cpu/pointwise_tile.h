@@ -3,6 +3,8 @@
 // pointwise.cpp's business.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/scalar_ops.h"
@@ -48,6 +50,12 @@ inline int32_t result_class(abi::Opcode op, int32_t compute) {
 
 // Integer vectors as wide as half a Vec hold masks: 0 or 1 an element of class "i".
 inline IVec load_mask(const int64_t* p) {
+#if defined(__AVX512DQ__)  // halves that are stored and loaded as one would wait for memory
+  const __m512i low = _mm512_loadu_si512(p), high = _mm512_loadu_si512(p + kDoubles);
+  const __mmask8 first = _mm512_test_epi64_mask(low, low);
+  const __mmask8 second = _mm512_test_epi64_mask(high, high);
+  return (IVec)_mm512_movm_epi32(_mm512_kunpackb(second, first));
+#else
   using Narrow = VectorOf<int32_t, kDoubles>;
   using Wide = VectorOf<int64_t, kDoubles>::unaligned;
   int32_t lanes[kLanes];
@@ -58,6 +66,7 @@ inline IVec load_mask(const int64_t* p) {
   IVec mask;
   std::memcpy(&mask, lanes, sizeof mask);
   return mask;
+#endif
 }
 inline void store_mask(int64_t* p, IVec mask) {
   using Narrow = VectorOf<int32_t, kDoubles>;
@@ -427,12 +436,19 @@ inline void TileMachine::convert(const Instruction& ins, void* out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) y[i] = encode<int32_t>(x[i * a.step]);
     return;
   }
-  const bool truth = ins.op == kToBool;
+  if (ins.op == kToBool) {
+    auto* y = static_cast<int64_t*>(out);
+    if (a.step == 0) {
+      std::fill_n(y, n, int64_t{x[0] != 0});
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = x[i] != 0;
+    }
+    return;
+  }
   with_class(result_class(ins.op, ins.compute), [&](auto type) {
     using To = decltype(type);
     auto* y = static_cast<To*>(out);
-    for (int64_t i = 0; i < n; ++i)
-      y[i] = truth ? To(x[i * a.step] != 0) : decode<To>(x[i * a.step]);
+    for (int64_t i = 0; i < n; ++i) y[i] = decode<To>(x[i * a.step]);
   });
 }
 

@@ -292,18 +292,25 @@ class Reducer {
   }
   template <typename F, typename G>
   void apply(const Strip& strip, G finish) const {
-    const C none[kWidth] = {};
-    fold<F>(strip, none, [&](int64_t i, const auto& state) { put(strip, i, finish(state)); });
+    static constexpr C none[kWidth] = {};
+    const auto stored = [&](const auto& state) {
+      const auto value = finish(state);
+      if constexpr (__is_same(decltype(value), const uint64_t)) {
+        return wrap(value);
+      } else {
+        return value;
+      }
+    };
+    using T = decltype(stored(*static_cast<const typename F::State*>(nullptr)));
+    T results[kWidth];
+    fold<F>(strip, none, [&](int64_t i, const auto& state) { results[i] = stored(state); });
+    void* y = static_cast<std::byte*>(y_) + strip.y * element_size(p_.y_dtype);
+    encode_run(results, 1, strip.n, p_.y_dtype, y, plan_.kept_inner.y);
   }
 
   template <typename T>
   void put(const Strip& strip, int64_t i, T value) const {
-    const int64_t at = strip.y + i * plan_.kept_inner.y;
-    if constexpr (__is_same(T, uint64_t)) {
-      put_at(p_.y_dtype, y_, at, wrap(value));
-    } else {
-      put_at(p_.y_dtype, y_, at, value);
-    }
+    put_at(p_.y_dtype, y_, strip.y + i * plan_.kept_inner.y, value);
   }
 
   const Params& p_;

@@ -20,6 +20,8 @@ CASES = {
     "ordinary": (nn.Conv2d(40, 33, 3, padding=1, stride=2), (1, 40, 13, 7)),
     "deep": (nn.Conv2d(1100, 20, 3, padding=4, dilation=4, bias=False), (1, 1100, 5, 6)),
     "grouped": (nn.Conv2d(32, 96, 5, padding=2, groups=2), (1, 32, 6, 6)),
+    "few in groups": (nn.Conv2d(48, 48, 3, padding=1, groups=12), (2, 48, 9, 11)),
+    "few, dilated": (nn.Conv2d(40, 40, 3, padding=4, dilation=4, groups=10), (1, 40, 5, 13)),
     "odd": (nn.Conv2d(9, 16, 3, padding=3, dilation=3), (1, 9, 5, 16)),
     "volume": (nn.Conv3d(16, 48, 3, padding=1), (1, 16, 2, 5, 7)),
 }

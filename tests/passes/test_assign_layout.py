@@ -51,6 +51,20 @@ def test_pooling_concatenation_and_gates(draft, check_pass):
     check_pass(layout, draft.graph(draft.call("aten.mean.dim", y, dim=(2, 3))))
 
 
+def test_reductions_read_and_leave_channels_last(draft, check_pass):
+    y = draft.call("aten.view.default", conv(draft, draft.x(1, 3, 8, 8)), size=(1, 1, 3, 8, 8))
+    y = draft.call("aten.mul.Tensor", y, draft.x(1, 1, 3, 1, 1, name="gate"))
+    y = draft.call("aten.sum.dim_IntList", y, dim=(1,))
+    check_pass(layout, draft.graph(draft.call("aten.tanh.default", y), conv(draft, y)))
+
+
+def test_pointwise_lies_as_a_view_for_convolutions_may(draft, check_pass):
+    x = draft.call("aten.view.default", conv(draft, draft.x(1, 3, 8, 8)), size=(1, 1, 3, 8, 8))
+    y = draft.call("aten.mul.Tensor", x, draft.x(1, 1, 3, 1, 1, name="gate"))
+    y = draft.call("aten.view.default", y, size=(1, 3, 8, 8))
+    check_pass(layout, draft.graph(conv(draft, y)))
+
+
 def test_attention_keeps_heads_behind_positions(draft, check_pass):
     q, k, v = (draft.x(2, 3, 5, 4, name=n) for n in "qkv")
     y = draft.call("aten.scaled_dot_product_attention.default", q, k, v, None)

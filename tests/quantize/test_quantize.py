@@ -318,6 +318,16 @@ def test_what_follows_a_layer_is_computed_with_it(act: torch.nn.Module) -> None:
     assert "uint8" in [node.type.dtype for node in products(found.graph)]
 
 
+@pytest.mark.parametrize(("groups", "quantized"), [(1, 3), (32, 3), (8, 2), (2, 3)])
+def test_small_groups_stay_floats(groups: int, quantized: int) -> None:
+    """Groups of one channel have a kernel of bytes; those of a few are faster as floats."""
+    layers = [torch.nn.Conv2d(8, 32, 1), torch.nn.Conv2d(32, 32, 3, groups=groups)]
+    torch.manual_seed(12)
+    net = made(torch.nn.Sequential(*layers, torch.nn.Conv2d(32, 8, 1)), torch.zeros(1, 8, 9, 9))
+    found = npusim.quantize(net.graph, net.weights, net.data)
+    assert found.report.quantized == quantized
+
+
 @pytest.mark.parametrize("gate", [torch.nn.Hardsigmoid(), torch.nn.Sigmoid()])
 @pytest.mark.parametrize("act", [torch.nn.Hardswish(), torch.nn.ReLU(), torch.nn.SiLU()])
 def test_gated_blocks(gate: torch.nn.Module, act: torch.nn.Module) -> None:

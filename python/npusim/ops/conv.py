@@ -385,6 +385,11 @@ register(
                 {**_RELU, "groups": 2, "transposed": True},
                 "transposed factors and offsets",
             ),
+            Case(
+                ((1, 40, 6, 6), (40, 8, 3, 3), (3, 40), (1, 40, 6, 6)),
+                {**_RELU, "groups": 5, "residual": 1},
+                "groups in a vector, offsets",
+            ),
         ),
         dtypes=_FLOATS,
         tolerance=4,
@@ -409,6 +414,12 @@ _CASES: dict[str, tuple[Case, ...]] = {
             "wide depthwise",
         ),
         Case(((1, 8, 9, 9), (12, 4, 3, 2), None), {"groups": 2, "dilation": (2, 1)}, "groups"),
+        Case(((2, 24, 9, 13), (24, 4, 3, 3), (24,)), {"groups": 6, "padding": (1, 1)}, "few each"),
+        Case(
+            ((1, 17, 8, 11), (34, 1, 5, 3), None),
+            {"groups": 17, "stride": (2, 1), "padding": (4, 1), "dilation": (2, 1)},
+            "two of each channel",
+        ),
         Case(((2, 8, 9, 8), (16, 8, 5, 5), (16,)), {"padding": (2, 2)}, "many taps"),
         Case(
             ((1, 8, 13, 17), (8, 8, 3, 9), None),

@@ -405,6 +405,7 @@ for _log, _name in enumerate(("softmax", "log_softmax")):
         Case(((3, 33),), {"dim": -1}),
         Case(((2, 5, 7),), {"dim": 1}, "middle"),
         Case(((3, 45, 11),), {"dim": 1}, "long columns"),
+        Case(((2, 5, 90),), {"dim": 1}, "many columns"),
         Case(((),), {"dim": 0}, "scalar"),
     )
     _op(f"{_name}.int", _lower_softmax(_log), *_cases)

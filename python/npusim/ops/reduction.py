@@ -25,7 +25,7 @@ SUM_OF_SQUARES, L2, SUM_OF_ABSOLUTES, LOGSUMEXP = range(11, 15)
 SCAN_SUM, SCAN_PROD, SCAN_MAX, SCAN_MIN, SCAN_LOGSUMEXP = range(5)
 
 
-def _dims(node: Node, rank: int) -> tuple[int, ...]:
+def reduced_dims(node: Node, rank: int) -> tuple[int, ...]:
     """Returns the reduced dimensions; none given, or an empty list, mean all of them.
 
     any and all over a list are the exception: over an empty one they reduce nothing.
@@ -76,7 +76,7 @@ def _reduce(op: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        dims = tuple(sorted(_dims(node, x.rank)))
+        dims = tuple(sorted(reduced_dims(node, x.rank)))
         y = low.result(node.output, strided=True)
         if op in (SUM, PROD) and is_float(x.dtype) and not is_float(y.dtype):
             x = low.cast(x, y.dtype)  # each number before they are added up, as PyTorch does
@@ -96,7 +96,7 @@ def _correction(node: Node) -> float:
 def _var_mean(node: Node, low: Lowering) -> None:
     x = low.inputs(node)[0]
     assert x is not None
-    dims = tuple(sorted(_dims(node, x.rank)))
+    dims = tuple(sorted(reduced_dims(node, x.rank)))
     var, mean = node.outputs
     emit_reduce(low, x, low.result(var, strided=True), dims, VAR, _correction(node))
     emit_reduce(low, x, low.result(mean, strided=True), dims, MEAN)
@@ -108,7 +108,7 @@ def _extreme_with_index(value_op: int, index_op: int) -> Lower:
     def lower(node: Node, low: Lowering) -> None:
         x = low.inputs(node)[0]
         assert x is not None
-        dims = _dims(node, x.rank)
+        dims = reduced_dims(node, x.rank)
         values, indices = node.outputs
         emit_reduce(low, x, low.result(values, strided=True), dims, value_op)
         emit_reduce(low, x, low.result(indices, strided=True), dims, index_op)
@@ -121,7 +121,7 @@ def _norm(node: Node, low: Lowering) -> None:
     x = low.inputs(node)[0]
     assert x is not None
     p = _order(node)
-    dims = tuple(sorted(_dims(node, x.rank)))
+    dims = tuple(sorted(reduced_dims(node, x.rank)))
     if node.type.dtype != x.dtype:
         x = low.cast(x, node.type.dtype)
     y = low.result(node.output, strided=True)

@@ -3,8 +3,9 @@
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
 Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat,
 pad and shuffles can write any order: they take the one all their readers ask for, else that of
-their largest operand. Views keep no order of their own; what they show follows from what they look
-at. Everything else is row-major.
+their largest operand. Reductions read any order, and write what is left of it, on targets whose
+kernels come with the runtime: for generated code that was not measured. Views keep no order of
+their own; what they show follows from what they look at. Everything else is row-major.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from npusim.ir.graph import Graph, Node, Value
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
 from npusim.lowering.view import View
+from npusim.ops.reduction import reduced_dims
 from npusim.targets.target_config import TargetConfig
 
 Order = Union[tuple[int, ...], None]  # as in TensorType: None is row-major
@@ -50,6 +52,9 @@ _ANGLES = {
     "npu.rope_append": (3, 4),
     "npu.paged_rope_append": (3, 4),
 }
+_REDUCTIONS = frozenset(
+    ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
+)
 _FEW_CHANNELS = 8  # of bytes: turned around on their own sooner than written one by one
 _COPIES = frozenset(
     f"aten.{name}.default"
@@ -113,10 +118,12 @@ class _Plan:
             return channels_last(rank) if rank >= 3 else None
         if node.op in _ATTENTION and rank == 4:
             return (0, 2, 1, 3)
-        if not self.follows[node.name]:
+        if not self.follows[node.name] and not self._reduces(node):
             return None
         if value.name in self.wishes:
             return self.wishes[value.name]
+        if self._reduces(node):
+            return self._order_of_rest(node)
         return self._order_of_largest_operand(node)
 
     def _order_of_largest_operand(self, node: Node) -> Order:
@@ -129,6 +136,22 @@ class _Plan:
         orders = [_order_of(v) for v in sorted(same, key=lambda v: -v.numel)]
         largest = [o for o, v in zip(orders, same, strict=True) if v.numel == same[0].numel]
         return next((o for o in largest if o is not None), None)
+
+    def _reduces(self, node: Node) -> bool:
+        """Tells whether a node reads strides of any order to reduce what lies there."""
+        return node.op in _REDUCTIONS and not self.target.code_format
+
+    def _order_of_rest(self, node: Node) -> Order:
+        """Returns the order in which a reduction's operand has the dimensions that are left."""
+        assert node.inputs[0] is not None
+        x, type = self.views[node.inputs[0]], node.outputs[0].type
+        order = _order_of(x) if x.is_dense else None
+        if order is None or type.rank == x.rank:
+            return order
+        gone = reduced_dims(node, x.rank)
+        left = [d for d in range(x.rank) if d not in gone]
+        kept = type.with_order(tuple(left.index(d) for d in order if d in left))
+        return _order_of(_stored(kept))
 
     def _follows(self, node: Node) -> bool:
         """Tells whether a node writes any order as easily as row-major."""
@@ -183,7 +206,7 @@ class _Plan:
             return channels_last(type.rank) if activation and type.rank >= 3 else _ANY
         if index in _ANGLES.get(node.op, ()):
             return None
-        if node.op in _READ_STRIDED or node.op in WINDOWS:
+        if node.op in _READ_STRIDED or node.op in WINDOWS or self._reduces(node):
             return _ANY
         value = node.outputs[0]
         if node.op in PERMUTATIONS:
@@ -192,6 +215,8 @@ class _Plan:
             back = permutation(node, type.rank)
             order = wishes[value.name] or tuple(range(type.rank))
             return type.with_order(tuple(back[d] for d in order)).order
+        if node.op in VIEWS and wishes.get(value.name) is not None and not self.target.code_format:
+            return _ANY  # a view of the operand as it lies may serve, as row-major does not
         if self.follows[node.name]:
             same = type.rank == value.type.rank
             return wishes.get(value.name, _ANY) if same else _ANY

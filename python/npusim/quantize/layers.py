@@ -1,11 +1,13 @@
 """The layers of a float32 graph that have an int8 form, and the form of a graph they are found in.
 
-A layer is a convolution or a linear whose weight is known when a program is loaded. Batch norms and
+A layer is a convolution or a linear whose weight is known when a program is loaded; convolutions of
+few channels a group stay floats, which are faster. Batch norms and
 factors are folded into weights first, so that bytes are made of what is multiplied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.errors import GraphError, at
@@ -13,6 +15,7 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.module import Module
 from npusim.ops.conv_phases import has_phases
 from npusim.ops.int8_reference import INT8_CONV, INT8_MATMUL
+from npusim.ops.linear import PANEL
 from npusim.passes import PIPELINE
 from npusim.passes.canonicalize_conv import canonicalize_conv
 from npusim.passes.canonicalize_linear import canonicalize_linear
@@ -132,6 +135,15 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
     return tuple(found)
 
 
+def _has_small_groups(node: Node, weight: Sequence[int]) -> bool:
+    """Tells whether a vector of outputs spans several groups, which floats have a kernel for
+    (`kernels/cpu/conv_groups.h`) that is several times as fast as products of bytes by group."""
+    groups = node.attrs["groups"]
+    assert isinstance(groups, int)
+    columns = weight[0] // groups
+    return groups > 1 and 1 < columns < PANEL and PANEL % columns == 0 and weight[1] <= columns
+
+
 def _is_layer(node: Node, graph: Graph) -> bool:
     if node.op not in ("npu.conv", "npu.linear") or node.attrs["act"] != "copy":
         return False
@@ -144,6 +156,8 @@ def _is_layer(node: Node, graph: Graph) -> bool:
     if w not in static or x in static or not types[w].numel or not types[x].rank:
         return False
     if bias is not None and (bias not in static or types[bias].rank != 1):
+        return False
+    if node.op == "npu.conv" and _has_small_groups(node, types[w].shape):
         return False
     operands = [x, w, node.output.name] + ([] if bias is None else [bias])
     if node.op == "npu.linear" and types[w].rank != 2:
