@@ -193,7 +193,29 @@ def _tokens(batch: int, length: int) -> Arguments:
 BATCH, SEQ = Dim("batch", min=1, max=8), Dim("seq", max=32)
 LENGTHS = ((2, 7), (8, 32), (1, 1), (2, 1), (1, 2), (3, 17), (7, 31))
 
+
+class Windows(nn.Module):
+    """Attention in windows of 4 × 4, images padded to whole ones, and positions counted down."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        x = nn.functional.pad(x, (0, -width % 4, 0, -height % 4))
+        batch, channels, rows, columns = x.shape
+        y = x.view(batch, channels, rows // 4, 4, columns // 4, 4).permute(0, 2, 4, 3, 5, 1)
+        y = y.reshape(-1, 16, channels)
+        y = nn.functional.scaled_dot_product_attention(y, y, y)
+        y = y.view(batch, rows // 4, columns // 4, 4, 4, channels).permute(0, 5, 1, 3, 2, 4)
+        y = y.reshape(batch, channels, rows, columns)[:, :, :height, :width]
+        return y + torch.arange(width - 1, -1, -1)
+
+
 MODELS: dict[str, Dynamic] = {
+    "windows": Dynamic(
+        Windows,
+        ({0: BATCH, 2: Dim("height", max=20), 3: Dim("width", max=24)},),
+        lambda batch, height, width: (torch.randn(batch, 3, height, width),),
+        ((2, 8, 12), (1, 1, 1), (3, 5, 24), (8, 20, 7)),
+    ),
     "perceptron": Dynamic(
         Perceptron,
         {"x": {0: BATCH}},

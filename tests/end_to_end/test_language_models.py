@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import npusim
@@ -55,6 +56,49 @@ def test_chunks_that_make_no_sense_are_refused(chunks: int | tuple[int, ...]) ->
     model = small_model("qwen2-tied", torch.float32)
     with pytest.raises(npusim.Error, match="all are 1 or more"):
         npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=chunks)
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 8.0],
+    "original_max_position_embeddings": 24,
+}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
+SMALL = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
+
+
+@pytest.mark.parametrize("rotation", [LONGROPE, DYNAMIC], ids=lambda r: r["rope_type"])
+def test_frequencies_that_go_by_the_length_are_those_of_the_context(rotation) -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SMALL, **HEADS, rope_parameters=rotation)
+    model = transformers.LlamaForCausalLM(config).eval()
+    tokens = torch.randint(3, 99, (1, 24))
+    with torch.no_grad():
+        want = model(tokens).logits[0, -1]
+        model(torch.zeros((1, 90), dtype=torch.int64))  # which leaves the frequencies of that
+    module = npusim.extract_llm(model, max_context=24, prefill_chunk=8)
+    assert all(c["axis"] is not None for c in module.facts["language_model"]["caches"])
+    lm = npusim.LanguageModel.load(npusim.compile(module), model.state_dict())
+    session = lm.new_session()
+    session.append(tokens[0].tolist())
+    np.testing.assert_allclose(session.logits, want, atol=1e-5)
+
+
+def test_what_the_length_of_a_text_changes_within_the_context_is_refused() -> None:
+    config = transformers.LlamaConfig(**SMALL, **HEADS, rope_parameters=LONGROPE)
+    model = transformers.LlamaForCausalLM(config).eval()
+    with pytest.raises(npusim.Error, match=r"more than 24 tokens .*\(longrope\)"):
+        npusim.extract_llm(model, max_context=25, prefill_chunk=8)
+
+
+def test_attention_to_later_tokens_is_refused() -> None:
+    config = transformers.Gemma3TextConfig(**SMALL, **HEADS, use_bidirectional_attention=True)
+    with pytest.raises(npusim.Error, match="attends to tokens that come later"):
+        npusim.extract_llm(transformers.Gemma3ForCausalLM(config).eval(), max_context=16)
 
 
 def test_forks_and_rewinds_give_what_a_fresh_session_gives() -> None:

@@ -77,9 +77,40 @@ def return_old_content(m: nn.Module, x: Tensor) -> Tensor:
     return old
 
 
+def replace_and_return_old(m: nn.Module, x: Tensor) -> Tensor:
+    old = m.a
+    m.a = m.a * 0.5 + x
+    return old
+
+
+def replace_and_return_view(m: nn.Module, x: Tensor) -> Tensor:
+    old = m.a[1:]
+    m.a = torch.cat([m.a[1:], x[:1]])
+    m.b += old.sum()
+    return old.T
+
+
+def replace_what_was_changed(m: nn.Module, x: Tensor) -> Tensor:
+    m.a += 1
+    old = m.a
+    m.a = m.a * x
+    old.add_(m.a)
+    return old
+
+
+def change_and_return_old(m: nn.Module, x: Tensor) -> Tensor:
+    old = m.a
+    m.a.copy_(x + m.a)
+    return old
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        replace_and_return_old,
+        replace_and_return_view,
+        replace_what_was_changed,
+        change_and_return_old,
         append,
         append_by_index_put,
         swap,

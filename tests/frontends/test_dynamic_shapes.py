@@ -13,7 +13,7 @@ from torch.export import Dim
 
 import npusim
 from npusim.errors import ExportError
-from npusim.frontends.dynamic_shapes import always
+from npusim.frontends.dynamic_shapes import always, decided
 from npusim.ir.symbolic import Symbol, symbol
 
 
@@ -91,6 +91,10 @@ def test_sizes_without_a_name_are_called_after_their_place() -> None:
         (lambda x: x @ x.transpose(1, 2), "float32[batch, seq, seq]"),
         (lambda x: nn.functional.pad(x, (0, 0, 3, 0)), "float32[batch, seq + 3, 4]"),
         (lambda x: x.mean(1) * x.shape[1], "float32[batch, 4]"),
+        (lambda x: x[:, x.shape[1] // 2 :], "float32[batch, seq - (seq//2), 4]"),
+        (lambda x: x[:, : x.shape[1] // 2 * 2 : 2], "float32[batch, seq//2, 4]"),
+        (lambda x: x.narrow(1, x.shape[1] // 3, x.shape[1] // 3), "float32[batch, seq//3, 4]"),
+        (lambda x: torch.arange(x.shape[1] - 1, -1, -1), "int64[seq]"),
     ],
 )
 def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: str) -> None:
@@ -135,6 +139,26 @@ def test_what_pytorch_decides_while_decomposing_must_hold_always(text: str, hold
     names = {"s": sympy.Symbol("s", integer=True), "b": sympy.Symbol("b", integer=True)}
     sizes = {names["s"]: symbol("seq", 1, 64), names["b"]: symbol("batch", 1, 8)}
     assert always(sympy.sympify(text, names), sizes) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("floor(s/2) <= s", None),  # which is no size as torch.export writes it
+        ("s*b >= 1", True),
+        ("Eq(s, b)", None),
+        ("Ne(s, b)", None),
+        ("Eq(s, 0)", False),
+        ("Ne(2*s, 2*s + 1)", True),
+        ("s*s < s", False),  # by trying all
+        ("s*s <= s", None),
+    ],
+)
+def test_what_is_decided_of_sizes_holds_for_all(text: str, answer: bool | None) -> None:
+    names = {"s": sympy.Symbol("s", integer=True), "b": sympy.Symbol("b", integer=True)}
+    sizes = {names["s"]: symbol("seq", 1, 64), names["b"]: symbol("batch", 1, 8)}
+    condition = sympy.sympify(text, names, evaluate=False)
+    assert decided(condition, sizes) is answer
 
 
 def test_a_decomposition_that_goes_by_the_example_is_refused(monkeypatch: Any) -> None:

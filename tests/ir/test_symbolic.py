@@ -88,6 +88,17 @@ def test_division_takes_out_what_divides() -> None:
     assert (B + 7) // 16 == 0 and (B + 7) % 16 == B + 7
 
 
+def test_bounds_know_that_a_quotient_goes_along_with_its_dividend() -> None:
+    n, m = symbol("n", 1, 40), symbol("m", 4, 17)
+    for size, wanted in (
+        (n - n // 2, (1, 20)),
+        (n - 2 * (n // 4) - 1, (0, 20)),
+        ((n + 7) // 8 * 8 - n, (0, 7)),
+        (n * m - (n * m) // 2, (2, 340)),
+    ):
+        assert bounds(size) == wanted
+
+
 def test_equality_is_that_of_expressions() -> None:
     assert symbol("a", 1, 8) != B and B != 8 and B != 1 and B + 0 == B
     assert {B: "batch"}[symbol("b", 1, 8)] == "batch"

@@ -39,6 +39,23 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+# ---- creation ----
+
+
+@written(aten.arange.start)
+@written(aten.arange.start_step)
+def _arange(
+    start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **kwargs: Any
+) -> Tensor:
+    """Counts from a symbolic size on: a count from 0, times the step, and that size."""
+    if not isinstance(start, torch.SymInt) or not isinstance(step, int) or type(end) is float:
+        return NotImplemented
+    up = 1 if step > 0 else -1
+    count = (up * (end - start) + abs(step) - 1) // abs(step)
+    counted = aten.arange.default(count, dtype=torch.int64, device=kwargs.get("device"))
+    return (counted * step + start).to(dtype or torch.int64)
+
+
 # ---- distances ----
 
 

@@ -122,6 +122,34 @@ def keep_instance_norm(graph: torch.fx.Graph) -> None:
             node.args = (x, weight, bias, mean, var, False, momentum, eps, False)
 
 
+def keep_replaced_buffers(graph: torch.fx.Graph) -> None:
+    """Has what shows a buffer's old tensor keep it where forward assigns another one.
+
+    `old = self.h; self.h = new; return old`: torch.export copies the new tensor into the old one at
+    the end, so that results that are the old one, or a view of it, would show the new one.
+    """
+    copies = [node for node in graph.nodes if _replaces_buffer(node)]
+    old: dict[Any, torch.fx.Node] = {}
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for buffer in {node.args[0]: None for node in copies}:
+        with graph.inserting_before(first):
+            old[buffer] = graph.call_function(aten.clone.default, (buffer,))
+        old[buffer].meta = dict(buffer.meta)
+        buffer.replace_all_uses_with(
+            old[buffer], lambda user: user not in copies and user not in old.values()
+        )
+    for node in copies:
+        node.update_arg(1, old.get(node.args[1], node.args[1]))
+
+
+def _replaces_buffer(node: torch.fx.Node) -> bool:
+    """Tells torch.export's own copy into a buffer, which has its source's value, from a model's."""
+    if node.target is not aten.copy_.default:
+        return False
+    buffer, source = node.args[:2]
+    return buffer.op == "placeholder" and node.meta.get("val") is source.meta.get("val")
+
+
 def batch_norm_arguments(node: torch.fx.Node) -> tuple[Any, ...] | None:
     """Returns the arguments of the `aten.batch_norm` a decomposed node stands for, or None.
 

@@ -7,6 +7,9 @@ the way from sympy's expressions to `ir/symbolic.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -21,7 +24,7 @@ from torch.utils._sympy import functions
 
 from npusim.errors import ExportError, SymbolicSizeError
 from npusim.frontends.fractions import ratio_of, rounded_size
-from npusim.ir.symbolic import bounds, maximum, minimum, symbol
+from npusim.ir.symbolic import bounds, evaluate, maximum, minimum, symbol, symbols_of
 from npusim.ir.types import TensorType
 from npusim.ops.schema import dtype_name
 
@@ -31,6 +34,16 @@ _CALLS: Mapping[str, Callable[[int, int], int]] = {
     "Mod": lambda a, b: a % b,
     "PythonMod": lambda a, b: a % b,
 }
+# What a relation says of the difference of its sides.
+_OF_DIFFERENCE: Mapping[str, Callable[[int], bool]] = {
+    "Equality": lambda d: d == 0,
+    "Unequality": lambda d: d != 0,
+    "StrictLessThan": lambda d: d < 0,
+    "LessThan": lambda d: d <= 0,
+    "StrictGreaterThan": lambda d: d > 0,
+    "GreaterThan": lambda d: d >= 0,
+}
+_TRIED_SIZES = 4096
 _FOLDS: Mapping[str, Callable[[int, int], int]] = {
     "Add": lambda a, b: a + b,
     "Mul": lambda a, b: a * b,
@@ -195,26 +208,75 @@ def always(condition: Any, symbols: Mapping[sympy.Symbol, int]) -> bool:
     """
     if isinstance(condition, sympy.And):
         return all(always(part, symbols) for part in condition.args)
+    return isinstance(condition, sympy.Ne) or decided(condition, symbols) is True
+
+
+def decided(condition: Any, symbols: Mapping[sympy.Symbol, int]) -> bool | None:
+    """Tells what one of sympy's relations is for all sizes; None where that depends on them.
+
+    By bounds, or else by trying all sizes, if there are few enough.
+    """
     if not isinstance(condition, sympy.core.relational.Relational):
-        return bool(condition == sympy.true)
-    kind = type(condition).__name__
-    if kind == "Unequality":
-        return True
+        return bool(condition) if condition in (sympy.true, sympy.false) else None
     try:
         (top, bottom), (other, below) = (
             ratio_of(side, lambda part: size_of(part, symbols), exact=True)
             for side in condition.args
         )
-        low, high = bounds(top * below - other * bottom)
+        difference = top * below - other * bottom
     except (ExportError, SymbolicSizeError):
-        return False
-    return {
-        "Equality": low == high == 0,
-        "StrictLessThan": high < 0,
-        "LessThan": high <= 0,
-        "StrictGreaterThan": low > 0,
-        "GreaterThan": low >= 0,
-    }.get(kind, False)
+        return None
+    holds = _OF_DIFFERENCE.get(type(condition).__name__)
+    if holds is None:
+        return None
+    low, high = bounds(difference)
+    ordered = not isinstance(condition, (sympy.Eq, sympy.Ne))
+    if low == high or low > 0 or high < 0 or (ordered and holds(low) == holds(high)):
+        return holds(low)
+    ranges = {s.name: range(s.low, s.high + 1) for s in symbols_of(difference)}
+    if math.prod(map(len, ranges.values())) > _TRIED_SIZES:
+        return None
+    found = {
+        holds(evaluate(difference, dict(zip(ranges, sizes, strict=True))))
+        for sizes in itertools.product(*ranges.values())
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+@contextlib.contextmanager
+def exact_sizes() -> Iterator[None]:
+    """Has torch.export take npusim's arithmetic for sizes where its own gives up.
+
+    Such as that `n // 2 <= n`: what is not known becomes a condition on the sizes of calls, and a
+    size that is to be open is then refused. Process-wide while it lasts.
+    """
+    own = ShapeEnv._maybe_evaluate_static
+
+    @functools.wraps(own)
+    def evaluated(environment: ShapeEnv, expr: Any, **options: Any) -> Any:
+        found = own(environment, expr, **options)
+        if found is not None or not isinstance(expr, sympy.core.relational.Relational):
+            return found
+        if options.get("unbacked_only") or options.get("compute_hint"):
+            return found
+        sizes = {v: n for v in expr.free_symbols if (n := _open_size(environment, v)) is not None}
+        answer = decided(expr, sizes)
+        return found if answer is None else sympy.sympify(answer)
+
+    ShapeEnv._maybe_evaluate_static = evaluated
+    try:
+        yield
+    finally:
+        ShapeEnv._maybe_evaluate_static = own
+
+
+def _open_size(environment: ShapeEnv, variable: sympy.Symbol) -> int | None:
+    """Returns the symbol of an input's size, from 1 on where torch.export has it from 2 on."""
+    known = environment.var_to_range.get(variable)
+    if known is None or variable not in environment.backed_var_to_val or not known.upper.is_Integer:
+        return None
+    low = 1 if known.lower <= 2 else int(known.lower)
+    return symbol(str(variable), low, int(known.upper))
 
 
 def _constants_last(args: tuple[Any, ...]) -> list[Any]:

@@ -38,6 +38,7 @@ from npusim.frontends.decoder_calls import Way, replaced_forward, ways
 from npusim.frontends.decoder_state import States
 from npusim.frontends.generate_method import generate_method
 from npusim.frontends.hollow_model import hollow_model, is_gguf, with_buffers_data
+from npusim.frontends.rotary_lengths import frequencies_within
 from npusim.frontends.step_method import StepSizes, step_method
 from npusim.frontends.torch_export import Progress, extract_ir
 from npusim.ir.graph import Graph
@@ -92,7 +93,7 @@ def extract_llm(
     else:
         rewritten = stored_in_folder(decoder.config, model)
     sizes = _step_sizes(serve, max_context)
-    with with_buffers_data(decoder):
+    with with_buffers_data(decoder), frequencies_within(decoder, max_context):
         way, graphs = _methods(decoder, max_context, chunks, progress or (lambda *_: None))
         if sizes is not None:
             graphs["step"] = _traced_step(decoder, way, max_context, sizes)
@@ -122,7 +123,14 @@ def _text_config(model: object) -> Any:
             f"{type(model).__name__}.",
             hint="Pass an AutoModelForCausalLM, or the folder of its config.json.",
         )
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(text, "use_bidirectional_attention", None) in (True, "all"):
+        raise ExportError(
+            f"{type(model).__name__} attends to tokens that come later (its configuration says "
+            "use_bidirectional_attention), so there is no cache from which it could go on.",
+            hint="Extract it with extract_ir, as a model of whole texts.",
+        )
+    return text
 
 
 def _limits(config: Any, max_context: int, chunks: Sequence[int]) -> tuple[int, list[int]]:

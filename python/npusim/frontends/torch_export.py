@@ -31,7 +31,13 @@ from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.constant_values import ASKING, decided
 from npusim.frontends.distinct_calls import decomposed
-from npusim.frontends.dynamic_shapes import Sizes, decisions, is_about_sizes, sizes_of_one_open
+from npusim.frontends.dynamic_shapes import (
+    Sizes,
+    decisions,
+    exact_sizes,
+    is_about_sizes,
+    sizes_of_one_open,
+)
 from npusim.frontends.equal_layers import saw_a_stand_in, traced_once
 from npusim.frontends.exported_program import translate
 from npusim.frontends.operator_tables import quick_tables
@@ -163,6 +169,7 @@ def _export(
             weight_free(model, mode),
             _known_answers(model),
             no_context if strict else compiled_when_called(),
+            no_context if dynamic_shapes is None else exact_sizes(),
             traced_once(model) if once and not strict and not dynamic_shapes else no_context,
         ):
             stack.enter_context(context)
@@ -177,6 +184,7 @@ def _export(
                 strict=strict,
                 dynamic_shapes=dynamic_shapes,
             )
+            policy.keep_replaced_buffers(program.graph)
             policy.keep_instance_norm(program.graph)
             progress("decomposing", 1, 3)
             with decisions(program) as decided, quick_tables():

@@ -34,6 +34,7 @@ MAX_SIZE = 1 << 40  # of a symbol; also what a file's dimensions may be
 _MAX_TERMS = 64
 _MAX_DEGREE = 16
 _MAX_NUMBER = 1 << 62  # coefficients and bounds; the runtime computes with 64 bits
+_MAX_QUOTIENTS = 3  # in a sum up to which bounds say that they go along with other terms
 _MAX_CORNERS = 6  # symbols up to which exact bounds are computed at all corners
 
 
@@ -470,6 +471,8 @@ def _bounds(value: Dim) -> tuple[int, int]:
         names = [s.name for s in symbols]
         values = [evaluate(_int(value), dict(zip(names, at, strict=True))) for at in corners]
         low, high = min(values), max(values)
+    elif (found := _shared_quotient(value)) is not None:
+        low, high = _beside_quotient(value, *found, (low, high))
     if max(abs(low), abs(high)) > _MAX_NUMBER:
         raise SymbolicSizeError(f"{value} may be beyond 64 bits ({describe(value.symbols)}).")
     return low, high
@@ -488,6 +491,42 @@ def _interval(value: Dim) -> tuple[int, int]:
             ends = [min(products), max(products)]
         low, high = low + ends[0], high + ends[1]
     return low, high
+
+
+def _shared_quotient(value: Dim) -> tuple[Monomial, int] | None:
+    """Returns a term k * (a // c) whose symbols other terms read as well, so that they go along."""
+    found = [
+        (monomial, coefficient)
+        for monomial, coefficient in value.terms
+        if len(monomial) == 1 and monomial[0][1] == 1 and _is_quotient(monomial[0][0])
+    ]
+    for monomial, coefficient in found if len(found) <= _MAX_QUOTIENTS else []:
+        others = Dim({m: c for m, c in value.terms if m != monomial})
+        if symbols_of(_int(Dim({monomial: coefficient}))) & others.symbols:
+            return monomial, coefficient
+    return None
+
+
+def _is_quotient(atom: Atom) -> bool:
+    return isinstance(atom, Call) and atom.op == "//" and type(atom.b) is int
+
+
+def _beside_quotient(
+    value: Dim, monomial: Monomial, coefficient: int, known: tuple[int, int]
+) -> tuple[int, int]:
+    """Narrows bounds of a sum with k * (a // c): a // c lies between (a - c + 1) / c and a / c."""
+    quotient = monomial[0][0]
+    assert isinstance(quotient, Call)
+    scale = quotient.b
+    ends = [coefficient * (quotient.a - scale + 1), coefficient * quotient.a]
+    if coefficient < 0:
+        ends.reverse()
+    try:
+        rest = scale * (_int(value) - coefficient * dim_of(quotient))
+        low, high = -(-lower(rest + ends[0]) // scale), upper(rest + ends[1]) // scale
+    except SymbolicSizeError:  # a number beyond 64 bits on the way
+        return known
+    return max(low, known[0]), min(high, known[1])
 
 
 def _atom_bounds(atom: Atom) -> tuple[int, int]:

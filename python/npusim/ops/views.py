@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
-from npusim.ir.symbolic import maximum, minimum
+from npusim.ir.symbolic import maximum, minimum, upper
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, element_bits
 from npusim.lowering.view import View
@@ -293,13 +293,13 @@ def _constant_pad(node: Node, low: Lowering) -> None:
     value = 0 if value is None else value  # -0.0 is a number of its own
     assert isinstance(value, (int, float))
     amounts = _pad_amounts(node, x.rank)
-    if any(a > 0 or b > 0 for a, b in amounts):
+    if any(upper(amount) > 0 for pair in amounts for amount in pair):
         low.fill(y, element_bits(value, y.dtype))
     source, target = x, y
     for dim, (before, after) in enumerate(amounts):
-        size = x.shape[dim] + min(before, 0) + min(after, 0)
-        source = source.slice(dim, max(-before, 0), size)
-        target = target.slice(dim, max(before, 0), size)
+        size = x.shape[dim] + minimum(before, 0) + minimum(after, 0)
+        source = source.slice(dim, maximum(-before, 0), size)
+        target = target.slice(dim, maximum(before, 0), size)
     low.copy(source, target)
 
 

@@ -276,7 +276,8 @@ OPERATORS: dict[str, tuple[str, list[Any], dict[str, Any], dict[str, Any]]] = {
         "SkipSimplifiedLayerNormalization", [X, X, normal(H), normal(H)], {"epsilon": 1e-5}, {},
     ),
     "simplified, in ONNX's domain": (
-        "SimplifiedLayerNormalization", [X, normal(H)], {"axis": -1}, {"domain": ""},
+        "SimplifiedLayerNormalization", [X, normal(H)], {"axis": -1, "stash_type": 1},
+        {"domain": ""},
     ),
     "embeddings": (
         "EmbedLayerNormalization",

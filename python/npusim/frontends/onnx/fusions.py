@@ -128,6 +128,10 @@ def _layer_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None
 @translation("SimplifiedLayerNormalization", domain=DOMAIN)
 def _simplified_layer_norm(call: Call, x: Tensor, scale: Tensor) -> Tensor:
     shape = x.shape[call.int("axis", -1) % x.rank :]
+    stash = call.int("stash_type", TensorProto.FLOAT)
+    if stash != TensorProto.FLOAT:
+        name = TensorProto.DataType.Name(stash)
+        raise ExportError(f"its stash_type is {name}; it is computed in FLOAT alone.")
     return x.op("rms_norm.default", list(shape), scale, call.float("epsilon", 1e-5))
 
 
