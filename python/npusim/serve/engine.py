@@ -21,7 +21,7 @@ from npusim.language_model import LanguageModel
 from npusim.language_model.model import check_tokens
 from npusim.runtime.weights import Progress, WeightSource
 from npusim.serve.paged import PagedBackend
-from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling
+from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling, TooLongError
 from npusim.serve.sessions import SessionBackend
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def check_request(
     count, most = len(prompt), sampling.max_tokens
     if count + (1 if most is None else most) > max_context:
         asked = "" if most is None else f" and max_tokens {most}"
-        raise Error(
+        raise TooLongError(
             f"The context holds {max_context} tokens; the prompt has {count}{asked}.",
             hint="Shorten the prompt, or ask for fewer tokens.",
         )
