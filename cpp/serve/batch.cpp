@@ -12,7 +12,7 @@ namespace npusim::serve {
 namespace {
 
 // Of what a step is expected to take, and seconds at most: how long it waits for company.
-constexpr double kGathering = 0.02, kMostGathering = 0.002;
+constexpr double kGathering = 0.02, kMostGathering = 0.005;
 
 double now() {
   using Seconds = std::chrono::duration<double>;

@@ -39,7 +39,7 @@ class Engine::Desk {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNowhere = SIZE_MAX;
   static constexpr std::chrono::duration<double> kLook{1};  // of waiting, between two looks
-  static constexpr std::chrono::milliseconds kLongestGathering{6};
+  static constexpr std::chrono::milliseconds kLongestGathering{15};
   // What a reader has not polled.
   struct Inbox {
     std::condition_variable has_news;

@@ -32,7 +32,8 @@ class Conversations:
             RequestError: there is no template, it refuses the conversation, or shows no tools.
         """
         use = await self._tool_use(request)
-        messages, variables = request.messages, dict(request.variables)
+        messages: Sequence[Mapping[str, Any]] = request.messages
+        variables = dict(request.variables)
         if self._form is not None:
             messages = with_calls_as(messages, self._form)
         if request.tools is not None:
