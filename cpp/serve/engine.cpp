@@ -266,9 +266,8 @@ class Engine::Desk {
           Clock::now() + std::chrono::duration_cast<Clock::duration>(at_most(wait));
       {
         std::unique_lock lock(mutex_);
-        const bool came = has_messages_.wait_until(lock, std::min(latest, enough), [&] {
-          return !messages_.empty() || is_closed_;
-        });
+        const bool came = has_messages_.wait_until(
+            lock, std::min(latest, enough), [&] { return !messages_.empty() || is_closed_; });
         if (!came || is_closed_) return;
         taken_.clear();
         taken_.swap(messages_);
