@@ -1,9 +1,11 @@
 """A step over pages by the number of requests in it, beside a session's token.
 
-    PYTHONPATH=python:. python -m benchmarks.step_rows [--dtypes bfloat16 float32] [--threads 2]
+    PYTHONPATH=python:. python -m benchmarks.step_rows [--dtypes bfloat16 float32 int8 int4-g32]
+        [--threads 2]
 
 A decoder of Qwen2.5-0.5B's layers, 12 of them, with a vocabulary of 32,768 and seeded weights. Each
-request has 256 tokens behind it and gets one. Calls take turns; medians over rounds.
+request has 256 tokens behind it and gets one. Calls take turns; medians over rounds. int8 and
+int4-g32 are kinds of weights, over a model in bfloat16.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ def model(dtype: str) -> torch.nn.Module:
 
 def calls(dtype: str, threads: int) -> dict[str, Callable[[], object]]:
     """Returns a call of a session's `decode`, and of a step with each number of requests."""
-    decoder = model(dtype)
+    quantize = dtype if dtype.startswith("int") else "none"
+    decoder = model("bfloat16" if quantize == dtype else dtype)
     sizes = StepSizes(max_step_tokens=128, max_requests=16, pages=16 * PAGES)
     module = npusim.extract_llm(decoder, max_context=512, prefill_chunk=64, serve=sizes)
-    program = npusim.compile(module)
+    program = npusim.compile(module, quantize=quantize)
     device = npusim.Device("cpu", threads=threads)
     weights = npusim.load_weights(decoder.state_dict(), program, device)
     step = npusim.load(program, weights=weights, device=device, method="step")

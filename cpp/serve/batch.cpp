@@ -11,6 +11,9 @@
 namespace npusim::serve {
 namespace {
 
+// Of what a step is expected to take, and seconds at most: how long it waits for company.
+constexpr double kGathering = 0.02, kMostGathering = 0.005;
+
 double now() {
   using Seconds = std::chrono::duration<double>;
   return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -175,6 +178,21 @@ bool Batch::step() {
   const bool is_started = start(std::move(next));
   if (!facts_.is_asynchronous && is_started) settle();
   return settled || is_started;
+}
+
+double Batch::gathering_seconds() const {
+  if (!running_.empty() || !in_flight_.empty()) return 0;
+  const View view(*this);
+  int64_t tokens = 0;
+  size_t requests = 0;
+  while (const std::optional<WaitingLoad> next = view.waiting(requests)) {
+    tokens += next->known - next->cached_pages * facts_.page_tokens - next->copied_tokens;
+    ++requests;
+    if (tokens >= limits_.step_tokens || requests >= static_cast<size_t>(limits_.requests)) {
+      return 0;
+    }
+  }
+  return std::min(kMostGathering, kGathering * pace_.expected(tokens));
 }
 
 Batch::Step Batch::plan() {

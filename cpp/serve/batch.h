@@ -66,6 +66,9 @@ class Batch {
   // Makes a step; returns whether there was anything to do. Throws nothing that a runner throws:
   // requests that run get it as an event, and after kMostFailures in a row all get it.
   bool step();
+  // How long requests that wait while none runs may wait for others that come with them: a small
+  // share of what their step is expected to take; 0 where nobody knows that, or it is full.
+  double gathering_seconds() const;
   // What happened since the last time, in order.
   std::vector<Event> take_events();
   // Ends all requests with this error.

@@ -39,6 +39,7 @@ class Engine::Desk {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNowhere = SIZE_MAX;
   static constexpr std::chrono::duration<double> kLook{1};  // of waiting, between two looks
+  static constexpr std::chrono::milliseconds kLongestGathering{15};
   // What a reader has not polled.
   struct Inbox {
     std::condition_variable has_news;
@@ -228,6 +229,7 @@ class Engine::Desk {
       const Clock::time_point heard = Clock::now();
       act();
       desk_took_ += Clock::now() - heard;
+      gather();
       try {
         has_work = batch_.step();
       } catch (const std::exception& error) {  // no memory for the host's side of a step
@@ -253,6 +255,25 @@ class Engine::Desk {
     is_stepping_ = true;
     stepping_ = {};
     return !is_closed_;
+  }
+
+  // Lets requests begin together that come together: beside one that was alone in its step, the
+  // others' prompts would come in small parts. One that is alone waits for a share of its step.
+  void gather() {
+    const Clock::time_point latest = Clock::now() + kLongestGathering;
+    for (double wait = batch_.gathering_seconds(); wait > 0; wait = batch_.gathering_seconds()) {
+      const Clock::time_point enough =
+          Clock::now() + std::chrono::duration_cast<Clock::duration>(at_most(wait));
+      {
+        std::unique_lock lock(mutex_);
+        const bool came = has_messages_.wait_until(
+            lock, std::min(latest, enough), [&] { return !messages_.empty() || is_closed_; });
+        if (!came || is_closed_) return;
+        taken_.clear();
+        taken_.swap(messages_);
+      }
+      act();
+    }
   }
 
   void act() {

@@ -18,6 +18,10 @@ class PromptPace {
 
   // What the next step may take, beside requests that generate or alone.
   int64_t allowance(bool beside) const noexcept;
+  // How long so many tokens of prompts take alone, at the best rate seen; 0: unknown.
+  double expected(int64_t prompt_tokens) const noexcept {
+    return best_ > 0 ? static_cast<double>(prompt_tokens) / best_ : 0;
+  }
   // Tells how long a step took that had so many tokens of prompts, beside others or alone.
   void note(int64_t prompt_tokens, bool beside, double seconds) noexcept;
 

@@ -1,6 +1,7 @@
 // The engine's thread among others: submitting, polling, cancelling, draining, closing, forking.
 #include "cpp/serve/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -51,6 +52,18 @@ class HeldRunner : public HashRunner {
   }
   std::atomic<bool> held{true};
   std::atomic<int> starts{0};
+};
+
+// A runner whose steps take long, and which counts how many requests each had.
+class SlowRunner : public HashRunner {
+ public:
+  using HashRunner::HashRunner;
+  void start(const StepPlan& plan) override {
+    most = std::max(most.load(), plan.rows.size());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    HashRunner::start(plan);
+  }
+  std::atomic<size_t> most{0};
 };
 
 RequestOptions asking(int64_t max_tokens) {
@@ -142,6 +155,23 @@ void takes_ten_thousand() {
   for (int64_t i = 0; i < 10'000; ++i) engine.submit({i % 24}, asking(1));
   const std::map<RequestId, Event> all = poll_until_ended(engine, 10'000);
   for (const auto& [id, event] : all) check(event.tokens.size() == 1, "a token each");
+}
+
+// As soon as it is known what a step takes, one waits for a share of that for others. Threads come
+// late at times, so this may take several attempts.
+void begins_requests_together_that_come_together() {
+  const auto runner = std::make_shared<SlowRunner>(facts_of_tests());
+  Engine engine(runner, {});
+  const Tokens prompt(20, 1);
+  for (int attempt = 0; attempt < 20 && runner->most < 2; ++attempt) {
+    engine.submit(prompt, asking(1));
+    if (attempt > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      engine.submit(prompt, asking(1));
+    }
+    poll_until_ended(engine, attempt > 0 ? 2 : 1);
+  }
+  check(runner->most == 2, "both are in one step");
 }
 
 void cancels_while_a_step_runs() {
@@ -298,6 +328,7 @@ int main() {
   polls_as_it_goes();
   refuses_where_the_queue_is_full();
   takes_ten_thousand();
+  begins_requests_together_that_come_together();
   cancels_while_a_step_runs();
   tells_each_reader_of_its_own();
   drains_and_closes();

@@ -33,6 +33,12 @@ def chat(server: Running, **options: Any) -> Any:
     return client(server).chat.completions.create(model="model", messages=TURN, **options)
 
 
+def test_a_prompt_that_is_too_long_has_the_code_that_clients_know(spoken: Running) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        complete(spoken, "0" * model.CONTEXT)
+    assert error.value.code == "context_length_exceeded"
+
+
 def test_a_chat(spoken: Running) -> None:
     answer = chat(spoken)
     assert answer.object == "chat.completion" and answer.model == "model"

@@ -104,3 +104,24 @@ def test_how_long_a_step_may_take(folder: Path) -> None:
         Engine(*given, step_timeout=-1.0)
     with pytest.raises(Error, match="step_timeout"):
         Engine(*given, step_timeout=float("nan"))
+
+
+_LEFT = """
+import asyncio, sys
+from npusim.serve import Engine, Sampling
+async def ask():
+    engine = Engine(sys.argv[1], sys.argv[2], threads=1)
+    stream = engine.submit([1, 2, 3], Sampling(max_tokens=300, ignore_eos=True))
+    await stream.__anext__()
+    return engine
+left = asyncio.run(ask())
+"""
+
+
+def test_a_process_ends_that_left_its_engine_open(folder: Path) -> None:
+    """Its exit code says nothing of a thread that was in native code."""
+    given = (str(folder / "paged.npubin"), str(folder / "random"))
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEFT, *given], capture_output=True, timeout=LIMIT, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")

@@ -52,7 +52,9 @@ class ChatTemplate:
             ) from None
         # Settings and functions are those that templates are written for (transformers' own).
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _generation_blocks()],
         )
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -103,6 +105,21 @@ class ChatTemplate:
             )
         except (self._failure, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise Error(f"The chat template refuses this conversation: {error}.") from error
+
+
+def _generation_blocks() -> Any:
+    """Returns the extension that reads `{% generation %}`, which marks for training what the
+    assistant says, and is nothing but its content here."""
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012, as jinja2 names it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
 
 
 def template_beside(tokenizer: str | os.PathLike[str]) -> tuple[str, Mapping[str, str]] | None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from npusim.language_model import Tokenizer
 from npusim.serve.requests import TokenLogprob
 from npusim.serve.text import Delta
+from npusim.serve.tool_use import told_calls
 
 _TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -165,7 +166,10 @@ class ChatForm:
         self, delta: Delta, prompt: Sequence[int], echo: str, index: int | None = None
     ) -> dict[str, Any]:
         """Returns the assistant's message."""
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
+        if delta.calls:
+            message["content"] = delta.text if delta.text.strip() else None
+            message["tool_calls"] = told_calls(delta.calls, indexed=False)
         return {"message": message, "logprobs": self._records(delta)}
 
     def begin(self, index: int) -> dict[str, Any] | None:
@@ -174,7 +178,11 @@ class ChatForm:
 
     def piece(self, index: int, delta: Delta) -> dict[str, Any]:
         """Returns more of what is said."""
-        return {"delta": {"content": delta.text}, "logprobs": self._records(delta)}
+        gained: dict[str, Any] = {"content": delta.text}
+        if delta.calls:
+            gained = gained if delta.text else {}
+            gained["tool_calls"] = told_calls(delta.calls, indexed=True)
+        return {"delta": gained, "logprobs": self._records(delta)}
 
     def end(self, delta: Delta) -> dict[str, Any]:
         """Returns an empty delta: clients drop text of the last chunk."""

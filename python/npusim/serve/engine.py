@@ -7,10 +7,12 @@ slow finds everything since its last look in one piece, so nothing piles up but 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ from npusim.language_model import LanguageModel
 from npusim.language_model.model import check_tokens
 from npusim.runtime.weights import Progress, WeightSource
 from npusim.serve.paged import PagedBackend
-from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling
+from npusim.serve.requests import Backend, BusyError, Event, Piece, Sampling, TooLongError
 from npusim.serve.sessions import SessionBackend
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds that a poll waits for news
+_LAST_POLL = 10.0  # seconds that the last one may take when the process ends
 _STEP = 0.5  # seconds that prompts may make a step, about, beside those that generate
 _MOST_WAIT = 60  # seconds that a full queue tells a client to stay away, at most
 
@@ -164,6 +167,7 @@ class Engine:
         self._started: dict[int, float] = {}
         self._thread = threading.Thread(target=self._poll, name="npusim-engine", daemon=True)
         self._thread.start()
+        _open_engines.add(self)
 
     @classmethod
     async def start(
@@ -283,6 +287,12 @@ class Engine:
             self._backend.cancel(number)
         return not left
 
+    def poll_no_more(self) -> None:
+        """Ends the thread that polls, and nothing else: for the end of the process."""
+        self._closed = True
+        if self._thread is not threading.current_thread():
+            self._thread.join(_LAST_POLL)
+
     def close(self) -> None:
         """Ends all requests and frees the model; a second call does nothing."""
         with self._lock:
@@ -353,6 +363,16 @@ class Engine:
                     stream.close()
 
 
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_polls() -> None:
+    """Python ends threads that wait in native code by unwinding them, which no C++ survives."""
+    for engine in list(_open_engines):
+        engine.poll_no_more()
+
+
 def check_request(
     prompt: Sequence[int], sampling: Sampling, max_context: int, vocab_size: int
 ) -> None:
@@ -362,7 +382,7 @@ def check_request(
     count, most = len(prompt), sampling.max_tokens
     if count + (1 if most is None else most) > max_context:
         asked = "" if most is None else f" and max_tokens {most}"
-        raise Error(
+        raise TooLongError(
             f"The context holds {max_context} tokens; the prompt has {count}{asked}.",
             hint="Shorten the prompt, or ask for fewer tokens.",
         )

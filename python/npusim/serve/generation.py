@@ -26,6 +26,7 @@ from npusim.serve.answers import (
     to_json,
 )
 from npusim.serve.any_engine import AnyEngine
+from npusim.serve.conversations import Conversations
 from npusim.serve.engine import Stream
 from npusim.serve.fields import RequestError
 from npusim.serve.grammar import GrammarCompiler, GrammarSpec
@@ -36,9 +37,10 @@ from npusim.serve.openai import (
     parse_chat,
     parse_completion,
 )
-from npusim.serve.requests import BusyError, Sampling, TokenLogprob
+from npusim.serve.requests import BusyError, Sampling, TokenLogprob, TooLongError
 from npusim.serve.templates import LimitedTemplate
 from npusim.serve.text import AnswerText, Delta
+from npusim.serve.tool_use import Calls, ToolUse
 
 _COMPILE = 10.0  # seconds that a schema or grammar may take
 
@@ -69,6 +71,7 @@ class _Choice:
     """One answer that is being made.
 
     Attributes:
+        calls: takes calls of tools out of the text, where there are any.
         first: the first answer to the same prompt, which hears of the prompt's log-probabilities.
         of_prompt: those, of the first answer.
     """
@@ -78,6 +81,7 @@ class _Choice:
     text: AnswerText
     echo: str
     first: _Choice | None
+    calls: Calls | None
     latest: float | None = None
     of_prompt: asyncio.Future[list[TokenLogprob]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -103,13 +107,12 @@ class Generator:
     ) -> None:
         self.engine, self.name = engine, name
         self.created = int(time.time())
-        self._template: LimitedTemplate | None = None
+        template: LimitedTemplate | None = None
         found = template_beside(engine.tokenizer.path) if engine.model.has_tokenizer else None
         if found is not None:
-            self._template = LimitedTemplate(
-                *found, seconds=template_seconds, memory=template_bytes
-            )
+            template = LimitedTemplate(*found, seconds=template_seconds, memory=template_bytes)
         self._grammars: GrammarCompiler | None = None
+        self._conversations = Conversations(template, self._visible)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -139,23 +142,16 @@ class Generator:
         """Begins to answer a body of /v1/chat/completions; raises as `completion`."""
         request = parse_chat(body)
         self.check_name(request.model)
-        tokens = await self.chat_tokens(request)
+        text, use = await self._conversations.put(request)
+        tokens = await self.encode(text, begins=False)
         form = ChatForm(self.tokenizer, request.sampling.logprobs)
-        return await self._begin(request, form, [tokens], [""], record)
+        if use is not None and use.grammar is not None:
+            request = replace(request, grammar=use.grammar)
+        return await self._begin(request, form, [tokens], [""], record, use)
 
     async def chat_tokens(self, request: ChatRequest) -> list[int]:
         """Returns the tokens of a conversation, as the model's template puts it."""
-        if self._template is None:
-            raise RequestError(
-                "This model has no chat template: it was not trained to answer in turns. "
-                "Use /v1/completions."
-            )
-        try:
-            text = await self._template.render(
-                request.messages, answer=request.answer, variables=request.variables
-            )
-        except Error as error:
-            raise RequestError(str(error), param="messages") from error
+        text, _ = await self._conversations.put(request)
         return await self.encode(text, begins=False)
 
     async def encode(self, text: str, *, begins: bool = True) -> list[int]:
@@ -177,8 +173,10 @@ class Generator:
 
     def close(self) -> None:
         """Ends the template's process; the engine is its owner's."""
-        if self._template is not None:
-            self._template.close()
+        self._conversations.close()
+
+    def _visible(self, text: str) -> str:
+        return self.tokenizer.decode(self.tokenizer.encode(text, begins=False))
 
     async def _tokens(self, prompt: Prompt) -> list[int]:
         return await self.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -196,6 +194,7 @@ class Generator:
         prompts: Sequence[Sequence[int]],
         echoes: Sequence[str],
         record: Record,
+        use: ToolUse | None = None,
     ) -> Generation:
         record.usage.prompt = sum(map(len, prompts))
         each, most = request.best_of, self.engine.most_open
@@ -215,7 +214,8 @@ class Generator:
         for index, (sampling, stream) in enumerate(zip(compiled, streams, strict=True)):
             first = choices[index - index % each] if index % each else None
             text = AnswerText(self.tokenizer, request.stop, own_ends, sampling.min_tokens)
-            choices.append(_Choice(index, stream, text, echoes[index // each], first))
+            calls = None if use is None else use.reader()
+            choices.append(_Choice(index, stream, text, echoes[index // each], first, calls))
         return Generation(self, request, form, choices, record)
 
     async def _ask_all(
@@ -420,9 +420,9 @@ class Generation:
                 held = delta
             else:
                 held.add(delta)
-            tells = held.text or (delta.finish_reason is not None and held.tokens)
+            tells = held.text or held.calls or (delta.finish_reason is not None and held.tokens)
             if tells or (self.request.return_token_ids and held.tokens):
-                if template is not None:
+                if template is not None and not held.calls:
                     yield template.with_text(held.text)
                 else:
                     yield self._chunk(self._with_tokens(self._gained(index, held), held))
@@ -462,6 +462,8 @@ class Generation:
             if piece.prompt_logprobs is not None:
                 choice.of_prompt.set_result(piece.prompt_logprobs)
             delta = choice.text.push(piece)
+            if choice.calls is not None:
+                choice.calls.take(delta)
             self._note(choice, len(delta.tokens))  # not what came together with a stop string
             if delta.finish_reason is not None:
                 self.record.finish_reasons.append(delta.finish_reason)
@@ -525,6 +527,8 @@ def refusal_of(error: Error, engine: AnyEngine, *, begun: bool = True) -> Reques
             code="rate_limit_exceeded",
             retry_after=error.retry_after,
         )
+    if isinstance(error, TooLongError):
+        return RequestError(str(error), code="context_length_exceeded")
     try:
         engine.check()
     except Error:

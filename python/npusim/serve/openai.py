@@ -14,6 +14,7 @@ from typing import Any
 from npusim.serve.fields import Fields, RequestError, are_tokens
 from npusim.serve.grammar import GrammarSpec
 from npusim.serve.requests import MOST_LOGPROBS, Sampling
+from npusim.serve.tools import Tools, calls_of, parse_tools
 
 _MOST_CHOICES = 128  # of all prompts of a request together
 _MOST_STOPS, _LONGEST_STOP = 16, 1024
@@ -24,9 +25,7 @@ Prompt = str | tuple[int, ...]
 
 # Field -> values with which it asks for nothing. Any other value is refused.
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
@@ -56,7 +55,11 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 }
 # Of chats, and of completions: what the one has and the other has not.
 _REFUSED_CHATS: dict[str, tuple[Any, ...]] = {"echo": (False,), "add_special_tokens": (False,)}
-_REFUSED_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (True,)}
+_REFUSED_COMPLETIONS: dict[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +115,13 @@ class ChatRequest(GenerationRequest):
         messages: the turns, with whatever fields they have; contents are texts.
         answer: whether the template begins the assistant's answer.
         variables: what else the template gets.
+        tools: what the model may call, or None.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     answer: bool
     variables: Mapping[str, Any]
+    tools: Tools | None
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
@@ -144,10 +149,14 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     variables = dict(_plain(fields, "chat_template_kwargs"))
     if fields.raw("reasoning_effort") is not None:
         variables["reasoning_effort"] = fields.text("reasoning_effort")
+    tools = parse_tools(fields)
+    if tools is not None and common["grammar"] is not None:
+        fields.refuse("response_format", "absent beside tools, or tool_choice none")
     return ChatRequest(
         messages=_messages(fields),
         answer=fields.boolean("add_generation_prompt", default=True),
         variables=variables,
+        tools=tools,
         **common,
     )
 
@@ -275,9 +284,12 @@ def _messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
         where = f"messages[{place}]"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise RequestError(f"{where} must be an object with a role.", param=where)
-        if message.get("tool_calls") or message.get("function_call"):
-            raise RequestError(f"{where}: this server does not support tools.", param=where)
-        messages.append({**message, "content": _content(message.get("content"), where)})
+        told = {**message, "content": _content(message.get("content"), where)}
+        if calls := calls_of(message, where):
+            told["tool_calls"] = calls
+        else:
+            told.pop("tool_calls", None)
+        messages.append(told)
     return tuple(messages)
 
 
@@ -290,10 +302,10 @@ def _content(content: Any, where: str) -> str:
         raise RequestError(f"{where} must be a text or a list of parts.", param=where)
     texts = []
     for part in content:
-        known = isinstance(part, dict) and part.get("type") == "text"
-        if not known or not isinstance(part.get("text"), str):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "refusal") or not isinstance(part.get(kind), str):
             raise RequestError(f"{where} has a part that is no text.", param=where)
-        texts.append(part["text"])
+        texts.append(part[kind])
     return "".join(texts)
 
 

@@ -32,6 +32,10 @@ class BusyError(Error):
         self.retry_after = retry_after
 
 
+class TooLongError(Error):
+    """A prompt and its answer have more tokens than the context holds."""
+
+
 class Constraint(Protocol):
     """What an answer must look like, token by token. Owned by one request; never shared."""
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from npusim.language_model.tokenizer import StopStrings, TextStream, Tokenizer
+from npusim.serve.calls import ToolCall
 from npusim.serve.requests import Piece, TokenLogprob
 
 
@@ -20,9 +21,10 @@ class Delta:
         text: whole characters.
         tokens: those that came.
         logprobs: one for each token, where they were asked for.
-        finish_reason: "stop" or "length" in the last delta, else None.
+        finish_reason: "stop", "length" or "tool_calls" in the last delta, else None.
         stop_reason: the stop string or token that ended the answer; None: the model's own end.
         prompt_logprobs: as in `Piece`.
+        calls: of tools, that were taken out of the text.
     """
 
     text: str = ""
@@ -31,12 +33,14 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    calls: list[ToolCall] = field(default_factory=list)
 
     def add(self, later: Delta) -> None:
         """Puts what came after it behind it."""
         self.text += later.text
         self.tokens += later.tokens
         self.logprobs += later.logprobs
+        self.calls = self.calls + later.calls
         self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
         if later.prompt_logprobs is not None:
             self.prompt_logprobs = later.prompt_logprobs
