@@ -7,7 +7,7 @@ both of few rows, products that caches hold, convolutions, windows of 3 by 3, th
 layer, attention, rows, elementwise, pools, norms over groups), `PART` of them in one program, and
 `<model>.json` of whole models, each as `npusim profile --json` prints it; with `--what unseen`,
 models that no fit has seen, with `--what named` those of `gpu_models.py` that `--names` says, as
-`timm_volo_d1_224_8.json`. With `--what decoders` there are two-layer decoders of seeded sizes,
+`timm_volo_d1_224.json`. With `--what decoders` there are two-layer decoders of seeded sizes,
 `decoder<i>_prefill` and `decoder<i>_decode`, those of `profiled_models.py`, and one of
 Qwen2.5-1.5B's sizes, `prefill` and `decode` behind `CONTEXT` tokens.
 

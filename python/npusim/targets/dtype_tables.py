@@ -35,7 +35,7 @@ def taken_over(base: DataFile, file: DataFile) -> DataFile:
         for limit in (("constraints", "dtypes"), _OF.get(path)):
             named = None if limit is None else _at(file, limit)
             for dtype in _at(base, path) or ():
-                if isinstance(named, (list, dict)) and dtype not in named:
+                if isinstance(named, (list, dict)) and named and dtype not in named:
                     base = base.without_key((*path, dtype))
     return base
 

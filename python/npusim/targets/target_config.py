@@ -221,7 +221,7 @@ class TargetConfig:
         their place would have other values.
         """
         if self.npu is not None:
-            return "int8" in self.npu.mxu.macs_per_pe_cycle
+            return "int8" in self.npu.multiplied
         return self.has("conv_int8", "pack_int8")
 
     @property
