@@ -99,9 +99,8 @@ def test_what_is_taken_over_says_nothing_of_other_dtypes(tmp_path: Path) -> None
     assert mine.energy.mac_pj == {"int8": 0.23}
     with pytest.raises(TargetConstraintError, match=r"own.toml:6: 'vpu.dtype_rate.float16'"):
         own(tmp_path, head + "[vpu]\ndtype_rate = { float16 = 1 }\n")  # its own is held to them
-    none = own(tmp_path, head.replace('"int8", ', "")).npu
-    assert none is not None
-    assert not none.has_array  # it multiplied no int32
+    with pytest.raises(TargetConstraintError, match=r"32.toml:\d+: 'mxu.macs_per_pe_cycle.int8'"):
+        own(tmp_path, head.replace('"int8", ', ""))  # nothing of it would be left
 
 
 def test_sums_follow_what_is_multiplied(tmp_path: Path) -> None:

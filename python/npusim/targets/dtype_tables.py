@@ -18,6 +18,7 @@ _TABLES = (
     ("constraints", "channel_align"),
     ("energy", "mac_pj"),
 )
+_NEEDED = _TABLES[0], _TABLES[2]
 _OF = {("mxu", "sums"): ("mxu", "macs_per_pe_cycle")}  # other dtypes have none
 
 
@@ -32,11 +33,14 @@ def taken_over(base: DataFile, file: DataFile) -> DataFile:
         if _at(file, path) is not None:
             base = base.without_key(path)
             continue
-        for limit in (("constraints", "dtypes"), _OF.get(path)):
-            named = None if limit is None else _at(file, limit)
-            for dtype in _at(base, path) or ():
-                if isinstance(named, (list, dict)) and named and dtype not in named:
-                    base = base.without_key((*path, dtype))
+        limits = [_at(file, limit) for limit in (("constraints", "dtypes"), _OF.get(path)) if limit]
+        sets = [limit for limit in limits if isinstance(limit, (list, dict))]
+        known = _at(base, path) or {}
+        strange = [dtype for dtype in known if not all(dtype in named for named in sets)]
+        if path in _NEEDED and len(strange) == len(known):
+            continue  # refused where it stands, as long as the file has none of its own
+        for dtype in strange:
+            base = base.without_key((*path, dtype))
     return base
 
 
