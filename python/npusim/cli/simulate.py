@@ -126,8 +126,8 @@ def _share(part: float, whole: float) -> str:
 def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Answer:
     """Answers for one product or convolution without a program."""
     from npusim.schedule import best_schedule
-    from npusim.schedule.search import assess
     from npusim.schedule.cost import TICKS
+    from npusim.schedule.search import assess
     from npusim.simulate.tiles import array_cycles, walk
 
     work = _product(product, dtype) if product is not None else _conv(str(conv), dtype)

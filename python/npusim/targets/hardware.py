@@ -534,7 +534,7 @@ class Npu:
 
     @property
     def multiplied(self) -> Mapping[str, float]:
-        """The dtypes that are multiplied, by what an element of the unit takes of each in a cycle."""
+        """The dtypes that are multiplied, by what a lane or element takes of each in a cycle."""
         return self.mxu.macs_per_pe_cycle if self.has_array else self.vpu.dtype_rate
 
     @property
