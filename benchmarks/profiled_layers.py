@@ -293,10 +293,78 @@ def _column_softmax(x: Tensor) -> Tensor:
     return x.softmax(1)
 
 
+def gathers(draw: random.Random, _: float) -> Layer:
+    """Rows, or single elements, that an index chooses: embeddings, gather, grids of points."""
+    kind = draw.choice((_rows_at, _rows_at, _elements_at, _elements_of_both, _points_at))
+    if kind is _points_at:
+        size, channels = draw.choice((7, 14, 20, 28, 40)), draw.choice((2, 4, 8, 16, 32))
+        return Elementwise([kind]), (draw.choice((1, 2, 8)), channels, size, size)
+    count, width = size_of(draw, 8, 1 << 14, 1), size_of(draw, 4, 1024, 1)
+    while count * width > WEIGHTS >> 4:
+        count //= 2
+    return Elementwise([kind]), (count, width)
+
+
+def broadcasts(draw: random.Random, _: float) -> Layer:
+    """Functions of elements that lie in different ways, in rows of few or many; and of integers."""
+    inner = draw.choice((2, 3, 4, 4, 8, 12, 16, 32, 49, 64, 256))
+    before, rows = size_of(draw, 1, 64, 1), size_of(draw, 4, 4096, 1)
+    while before * rows * inner > WEIGHTS >> 4:
+        rows = max(1, rows // 2)
+    known = (_by_rows, _by_first, _by_both, _by_turned, _by_turned, _of_integers, _of_integers)
+    functions = draw.sample(known, draw.choice((1, 1, 2)))
+    return Elementwise(list(functions)), (before, rows, inner)
+
+
+def _index_of(x: Tensor, size: int) -> Tensor:
+    return (x * size).long().clamp(0, size - 1)
+
+
+def _rows_at(x: Tensor) -> Tensor:
+    return x[_index_of(x[:, 0], x.shape[0])]
+
+
+def _elements_at(x: Tensor) -> Tensor:
+    return x.gather(1, _index_of(x, x.shape[1]))
+
+
+def _elements_of_both(x: Tensor) -> Tensor:
+    return x[_index_of(x[:, :1], x.shape[0]), _index_of(x[:1], x.shape[1])]
+
+
+def _points_at(x: Tensor) -> Tensor:
+    grid = x[:, :2].permute(0, 2, 3, 1)
+    return nn.functional.grid_sample(x, grid, align_corners=False)
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    return x * x[:, :1]
+
+
+def _by_first(x: Tensor) -> Tensor:
+    return x + x[:1]
+
+
+def _by_both(x: Tensor) -> Tensor:
+    return x[:, :1] * x[:1] + x
+
+
+def _by_turned(x: Tensor) -> Tensor:
+    turned = x.reshape(x.shape[1], x.shape[0], x.shape[2]).transpose(0, 1)
+    return torch.where(turned > x, turned, -x)
+
+
+def _of_integers(x: Tensor) -> Tensor:
+    cell = _index_of(x, 100)
+    return torch.where((cell > 10) & (cell < 60), x, cell.to(x.dtype))
+
+
 BEYOND = {
     "many_rows": many_rows,
     "ragged_products": ragged_products,
     "across": across,
     "short_rows": short_rows,
     "many_images": many_images,
+    "gathers": gathers,
+    "broadcasts": broadcasts,
 }
