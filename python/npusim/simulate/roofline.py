@@ -62,7 +62,7 @@ class Work:
         longest: depth of the longest item, where they differ; 0: they are alike.
         form: of its operands (`forms.py`).
         finish: multiply-adds of activations of what a product computes.
-        pieces: rows or elements that are fetched one by one (`gathered.py`); None: there are none to it.
+        pieces: rows or elements that are fetched one by one; None: of another kind (`gathered.py`).
     """
 
     operations: int
