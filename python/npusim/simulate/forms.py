@@ -17,8 +17,8 @@ from npusim.simulate.gathered import index_run, rows_apart
 PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
 FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
 LOOSE = "loose"  # other factors of products
-STRAIGHT = "straight"  # a copy whose neighbours were neighbours
-ACROSS = "across"  # a copy whose neighbours come from far apart
+STRAIGHT = "straight"  # a copy whose neighbours were neighbours, or a sum of neighbours
+ACROSS = "across"  # a copy whose neighbours come from far apart, or a sum of what lies apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
 RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
 SINGLE = "single tap"  # a depthwise convolution of single points: each element is scaled
@@ -76,6 +76,16 @@ def _copy(p: Params) -> str:
     return STRAIGHT if abs(p["x_strides"][inner]) <= 1 else ACROSS
 
 
+def _reduce(p: Params) -> str:
+    inner = zip(p["reduced"], p["reduced_strides"], strict=True)
+    along = [abs(stride) for size, stride in list(inner)[: p["reduced_rank"]] if size > 1]
+    return ACROSS if along and min(along) > 1 else STRAIGHT
+
+
+def _softmax(p: Params) -> str:
+    return ACROSS if p["inner"] > 1 else STRAIGHT
+
+
 def _attention(p: Params) -> str:
     return CACHE if p["has_position"] else ""
 
@@ -115,6 +125,8 @@ _FORMS: dict[str, Callable[[Params], str]] = {
     "conv": _convolution,
     "conv_depthwise": _depthwise,
     "attention": _attention,
+    "reduce": _reduce,
+    "softmax": _softmax,
     "copy": _copy,
     "pool": _pool,
     "pointwise": _pointwise,
