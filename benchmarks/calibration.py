@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from npusim.profile.profile import Profile
@@ -84,6 +84,26 @@ COMPARED = {
     "resnet50_int8": "ResNet-50 in int8",
     "mobilenet_v2_int8": "MobileNetV2 in int8",
 }
+GPU_UNSEEN = {
+    "dinov2": "DINOv2-S",
+    "gpt2": "GPT-2",
+    "resnet50": "ResNet-50",
+    "segformer_b0": "SegFormer-B0",
+    "timm_coat_lite_tiny": "CoaT-Lite Tiny",
+    "timm_convmixer_768_32": "ConvMixer-768/32",
+    "timm_cs3darknet_s": "CS3Darknet-S",
+    "timm_efficientvit_b1": "EfficientViT-B1",
+    "timm_fasternet_t1": "FasterNet-T1",
+    "timm_hrnet_w18_small": "HRNet-W18 small",
+    "timm_lcnet_100": "LCNet-100",
+    "timm_mixer_b16_224": "MLP-Mixer-B/16",
+    "timm_volo_d1_224": "VOLO-D1",
+    "vit_b_16": "ViT-B/16",
+}
+GPU_UNSEEN_SAYS = (
+    "batches of 8 in float16**. No number was fitted to them, nor to the layers by the batch "
+    "beside them (`ragged_products`, `many_rows`, `many_images`)."
+)
 UNSEEN_SAYS = (
     "what nothing was chosen by**. Shapes of another seed, some of products measured twice, and "
     "models that were never compared before, in one state of the machine by `machine_state.cpp`; "
@@ -129,6 +149,11 @@ def tables() -> str:
         classes, runs = held_out(learnt, roofline(device), list(kept.values()))
         lines += ["", f"**`{device}`**. {says}", "", *_class_table(classes)]
         lines += ["", *_run_table(f"profiles_{device}", list(kept), runs)]
+    batches = unseen_models(GPU_UNSEEN, "h200_unseen")
+    layers = [p for name, p in profiles("h200_unseen").items() if name not in GPU_UNSEEN]
+    classes, runs = held_out(layers, roofline("h200"), list(batches.values()), unseen=True)
+    lines += ["", f"**`h200`, {GPU_UNSEEN_SAYS}", "", *_class_table(classes)]
+    lines += ["", *_run_table("profiles_h200_unseen", list(batches), runs, GPU_UNSEEN)]
     lines += ["", f"**`cpu`, {UNSEEN_SAYS}", "", *_class_table(unseen()[0])]
     lines += ["", *_run_table("profiles_cpu_unseen", list(unseen_models()), unseen()[1])]
     compared = unseen_models(COMPARED)
@@ -144,9 +169,9 @@ def unseen() -> tuple[tuple[ClassError, ...], tuple[RunError, ...]]:
     return held_out(layers, roofline("cpu"), list(models.values()), unseen=True)
 
 
-def unseen_models(names: Iterable[str] = UNSEEN) -> dict[str, Profile]:
+def unseen_models(names: Iterable[str] = UNSEEN, device: str = "cpu_unseen") -> dict[str, Profile]:
     """Returns the profiles of models that no fit has seen, by name."""
-    found = profiles("cpu_unseen")
+    found = profiles(device)
     return {name: found[name] for name in names if name in found}
 
 
@@ -158,7 +183,9 @@ def _class_table(classes: Sequence[ClassError]) -> Iterator[str]:
         yield f"| {one.name} | {one.held_out} | {errors} |"
 
 
-def _run_table(folder: str, names: list[str], runs: Sequence[RunError]) -> Iterator[str]:
+def _run_table(
+    folder: str, names: list[str], runs: Sequence[RunError], told: Mapping[str, str] = NAMES
+) -> Iterator[str]:
     passes = json.loads((RESULTS / folder / "passes.txt").read_text())
     columns = ("predicted", "commands", "measured", "error", "beyond", "passes")
     yield f"| whole run, kept out | {' | '.join(columns)} |"
@@ -166,9 +193,9 @@ def _run_table(folder: str, names: list[str], runs: Sequence[RunError]) -> Itera
     for name, run in zip(names, runs, strict=True):
         spread = "…".join(f"{1e3 * x:.3g}" for x in (min(passes[name]), max(passes[name])))
         times = (run.predicted, run.commands, run.measured)
-        told = " | ".join(f"{1e3 * x:.3g} ms" for x in times)
+        seconds = " | ".join(f"{1e3 * x:.3g} ms" for x in times)
         errors = " | ".join(f"{100 * x:+.1f} %" for x in (run.error, run.beyond))
-        yield f"| {NAMES[name]} | {told} | {errors} | {spread} ms |"
+        yield f"| {told[name]} | {seconds} | {errors} | {spread} ms |"
 
 
 def main() -> None:

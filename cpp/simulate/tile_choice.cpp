@@ -155,7 +155,7 @@ class Choice {
  private:
   // ---- what is tried
   std::vector<int64_t> extents(size_t axis, int64_t granule) const;
-  bool deepen(Tiling& tiling) const;
+  bool fits(const Tiling& tiling) const;
   std::vector<Tiling> tilings() const;
   int64_t tiles_bytes(const Tiling& tiling) const;
   int64_t whole_bytes(const Tiling& tiling) const {
@@ -228,14 +228,19 @@ std::vector<Tiling> Choice::tilings() const {
     if (!one.write && !one.here && !one.inside && several) residents.push_back(static_cast<int>(o));
   }
   const std::vector<int64_t> whole{work_.sizes[kN]};
+  const std::vector<int64_t> depths = extents(kK, described_.granule[kK]);
   for (const int64_t m : extents(kM, work_.products ? described_.granule[kM] : 1)) {
     for (const int64_t n : work_.whole_rows ? whole : extents(kN, described_.granule[kN])) {
       for (const int resident : residents) {
         Tiling tiling{{1, m, n, 1}, false, resident};
-        if (!deepen(tiling)) continue;
-        out.push_back(tiling);
-        tiling.n_before_m = true;
-        if (work_.products) out.push_back(tiling);
+        for (const int64_t depth : depths) {
+          tiling.tile[kK] = depth;
+          if (!fits(tiling)) continue;
+          for (const bool n_before_m : {false, true}) {
+            tiling.n_before_m = n_before_m;
+            if (work_.products || !n_before_m) out.push_back(tiling);
+          }
+        }
       }
     }
   }
@@ -253,17 +258,12 @@ std::vector<int64_t> Choice::extents(size_t axis, int64_t granule) const {
   return out;
 }
 
-// Gives a tiling the greatest depth with which it fits; false: it fits with none.
-bool Choice::deepen(Tiling& tiling) const {
+// Whether the sums of a tiling have room, and its tiles beside what is kept whole.
+bool Choice::fits(const Tiling& tiling) const {
   const int64_t sums = tiling.tile[kM] * tiling.tile[kN];
   if (work_.on_array && sums > described_.sums_room / kSumBytes) return false;
   const int64_t room = described_.room / buffers() - whole_bytes(tiling) / buffers();
-  const std::vector<int64_t> depths = extents(kK, described_.granule[kK]);
-  for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth) {
-    tiling.tile[kK] = *depth;
-    if (tiles_bytes(tiling) <= room) return true;
-  }
-  return false;
+  return tiles_bytes(tiling) <= room;
 }
 
 int64_t Choice::tiles_bytes(const Tiling& tiling) const {

@@ -12,6 +12,7 @@ from math import ceil
 from textwrap import wrap
 
 from npusim.schedule import best_schedule, conv_work, product_work
+from npusim.simulate.roofline import command_time, run_time, work_of
 from npusim.simulate.tiles import array_cycles, walk
 from npusim.targets import TargetConfig, override
 from npusim.targets.hardware import Hardware
@@ -93,6 +94,13 @@ VELA = Group(
     "the clock of the target.",
     1e-5,
 )
+ANE = Group(
+    "Apple M1's neural engine",
+    "arXiv:2606.22283: operations of float16 a byte from which on arithmetic bounds, and "
+    "microseconds of any dispatch. Beside it: the peaks of the target, and the time of a run of "
+    "the product 1x1x1. It has no numbers of single products that say their sizes.",
+    0.01,
+)
 TPU = Group(
     "TPU v6e",
     "github.com/PSAL-POSTECH/PyTorchSim, timing_mode_validation/ref_v6e.csv: microseconds on the "
@@ -120,6 +128,7 @@ def rows() -> Iterator[Row]:
     yield from _systolic()
     yield from _gemmini()
     yield from _identities()
+    yield from _ane()
     yield from _tpu()
 
 
@@ -244,6 +253,16 @@ def _identities() -> Iterator[Row]:
     used = round(100 * 99_090_432 / 1_889_913 / macs_per_cycle, 2)
     yield Row(VELA, "utilization, %", 20.48, used, 1e-5)
     yield Row(VELA, "inferences a second", 4382.18, hertz / 114_098, 1e-5)
+
+
+def _ane() -> Iterator[Row]:
+    device = hardware("ane-m1").roofline
+    assert device is not None
+    peak = 1e12 * device.peak("float16").product_tera_ops_per_second
+    yield Row(ANE, "ridge", 141, peak / (1e9 * device.memory[-1].giga_bytes_per_second), 0.01)
+    fields = {"m": 1, "n": 1, "k": 1, "x_dtype": 1, "w_dtype": 1}
+    command = command_time(work_of("linear", fields, 2, 6), "linear", device)
+    yield Row(ANE, "a dispatch", 230, 1e6 * run_time([command], device), 0.01)
 
 
 def _tpu() -> Iterator[Row]:

@@ -55,7 +55,7 @@ def test_commands_of_the_gpu_are_within_their_goals() -> None:
     others = {one.name: one.mean for one in classes if one.name not in PRODUCTS}
     assert others.pop("conv_loose") <= 0.4  # of four commands, to none of which it was fitted
     assert others.pop("attention_cache") <= 0.25  # of seven shapes in each half
-    assert others.pop("reduce") <= 0.17
+    assert others.pop("reduce_across") <= 0.17
     assert others["attention"] <= 0.105 and max(others.values()) <= 0.14
 
 
@@ -81,6 +81,7 @@ def test_the_cpu_is_predicted_no_worse_than_it_was() -> None:
     assert errors["linear_halves"] <= 0.09 and errors["few"] <= 0.135
     assert errors["matmul_dots"] <= 0.17 and errors["matmul"] <= 0.16
     assert errors["winograd"] <= 0.085
+    assert max(errors["index"], errors["index_scattered"], errors["pointwise"]) <= 0.295
     products = [one for one in classes if one.name in CPU_PRODUCTS]
     count = sum(one.held_out for one in products)
     assert len(products) == len(CPU_PRODUCTS)
@@ -103,8 +104,8 @@ def test_models_that_were_compared_before_are_predicted_as_documented() -> None:
     _, runs = held_out([], roofline("cpu"), list(compared.values()))
     errors = {name: abs(run.error) for name, run in zip(compared, runs, strict=True)}
     assert len(errors) == len(COMPARED)
-    missed = {name: errors.pop(name) for name in ("rt_detr", "unet_256", "speech_lstm")}
-    assert max(missed.values()) <= 0.28 and max(errors.values()) <= 0.125
+    assert errors["rt_detr"] <= 0.03
+    assert errors.pop("unet_256") <= 0.19 and max(errors.values()) <= 0.125
 
 
 def test_what_ran_beside_a_run_is_no_error_of_it() -> None:

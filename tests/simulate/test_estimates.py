@@ -6,12 +6,14 @@ are added up one by one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.errors import TargetConstraintError
 from npusim.schedule import Schedule, best_schedule, conv_work, product_work
 from npusim.schedule.cost import TICKS
 from npusim.schedule.schedule import Sizes
@@ -33,6 +35,7 @@ MACHINES = PRESETS | {
     "four cores": replace(EDGE, cores=replace(EDGE.cores, count=4)),
     "three arrays": replace(EDGE, mxu=replace(EDGE.mxu, per_core=3)),
     "one buffer": replace(EDGE, sram=(replace(EDGE.sram[0], double_buffer=False),)),
+    "no array": replace(EDGE, mxu=replace(EDGE.mxu, macs_per_pe_cycle={})),
     "one by one": replace(EDGE, vpu=replace(EDGE.vpu, lanes=7, reduce="serial")),
 }
 small, sizes = st.integers(1, 9), st.integers(1, 700)
@@ -67,7 +70,7 @@ def rows(dtype: str, count: int, length: int) -> Work:
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Npu, Work]:
     npu = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
-    dtype = draw(st.sampled_from(sorted(npu.mxu.macs_per_pe_cycle)))
+    dtype = draw(st.sampled_from(sorted(npu.multiplied)))
     works = st.one_of(
         st.builds(product, st.just(dtype), sizes, sizes, sizes, st.sampled_from([0.0, 1.0])),
         st.builds(conv, st.just(dtype), small, small, sizes, st.integers(1, 3), st.integers(1, 2)),
@@ -125,6 +128,19 @@ def test_more_bandwidth_is_never_slower(case: tuple[Npu, Work], key: str, faster
     more = replace(npu, **({"sram": (quick,)} if table == "sram.l1" else {table: quick}))
     schedule = best_schedule(npu, work)
     assert walk(more, schedule).ticks <= walk(npu, schedule).ticks
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.sampled_from(["sram", "acc"]), st.sampled_from([1.01, 1.5, 2, 4, 16]))
+def test_a_larger_memory_is_never_slower(case: tuple[Npu, Work], key: str, larger: float) -> None:
+    """What fitted before is still tried, and the shortest of all is chosen by walking it."""
+    npu, work = case
+    level = replace(npu.level, kib=npu.level.kib * larger)
+    acc = replace(npu.acc, kib=npu.acc.kib * larger)
+    more = replace(npu, **({"sram": (level,)} if key == "sram" else {"acc": acc}))
+    with suppress(TargetConstraintError):
+        before = walk(npu, best_schedule(npu, work)).ticks
+        assert walk(more, best_schedule(more, work)).ticks <= before
 
 
 def compute_bound(npu: Npu, folds: int, across: int, stream: int) -> Work:

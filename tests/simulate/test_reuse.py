@@ -106,6 +106,18 @@ def test_rows_of_a_table_do_not_bring_the_table() -> None:
     assert read[size] >= size + 64 * 64 * 4
 
 
+def test_what_a_library_wants_besides_is_touched_no_more() -> None:
+    """A bias in the dtype of the result, behind the operands of the kernel."""
+    layer = nn.Linear(385, 768).half().eval()
+    program = npusim.compile((layer, (torch.zeros(824, 385).half(),)), "cuda")
+    (method,) = program.methods
+    (command,) = (c for c in method.commands if program.kernels[c.kernel].name == "linear")
+    assert program.buffers[command.operands[-1].buffer].bytes == 768 * 2
+    (facts,) = (f for f in method_facts(program, method, {}, None) if f.kernel == "linear")
+    assert facts.bytes_read == (824 + 768) * 385 * 2 + 768 * 4
+    assert facts.reuse is not None and len(facts.reuse.operands) == len(command.operands) == 5
+
+
 def test_what_is_in_no_cache_comes_from_farther_away() -> None:
     params = linear(16, 64, 64)
     work = work_of("linear", params, *cost("linear", params))

@@ -342,6 +342,10 @@ def _fields(stem: str, **given: object) -> Params:
 CONV = {"in_channels": 16, "groups": 1, "x_strides": (9, 1, 0, 9, 9), "x_dtype": 1, "w_dtype": 1}
 COPY = {"rank": 2, "shape": (4, 6, 1, 1, 1, 1, 1, 1), "y_strides": (6, 1, 0, 0, 0, 0, 0, 0)}
 WINDOW = {"in_size": (1, 8, 8), "out_size": (1, 4, 4), "kernel": (1, 2, 2)}
+ROWS = {"rank": 2, "shape": (4, 6, 1, 1, 1, 1, 1, 1), "n_inputs": 2, "n_instructions": 1}
+FLAT, TURNED, REPEATED = (6, 1, *(0,) * 6), (1, 4, *(0,) * 6), (0, 1, *(0,) * 6)
+NONE = (0,) * (10 * 8)
+INDEX = {"rank": 2, "shape": ROWS["shape"], "n": 1, "y_strides": FLAT}
 MEAN = {"in_size": (1, 8, 8), "out_size": (1, 1, 1), "kernel": (1, 1, 1), "adaptive": 1}
 
 
@@ -366,6 +370,17 @@ MEAN = {"in_size": (1, 8, 8), "out_size": (1, 1, 1), "kernel": (1, 1, 1), "adapt
         ("copy", {"rank": 0}, "straight"),
         ("copy", {**COPY, "shape": (1, 1) + (1,) * 6, "x_strides": (5,) * 8}, "straight"),
         ("attention", {}, ""),
+        ("pointwise", {**ROWS, "x_strides": (*FLAT, *REPEATED, *NONE), "y_strides": FLAT}, ""),
+        ("pointwise", {**ROWS, "x_strides": (*FLAT, *TURNED, *NONE), "y_strides": FLAT}, "apart"),
+        ("pointwise", {**ROWS, "x_class": (0, 2, *(0,) * 10)}, "integers"),
+        ("pointwise", {**ROWS, "code": (1, 2, 0, 1, 0, 2, *(0,) * 378)}, "integers"),
+        ("index", {**INDEX, "idx_strides": (1, 0, *(0,) * 46)}, ""),
+        ("index", {**INDEX, "idx_strides": (6, 1, *(0,) * 46)}, "scattered"),
+        ("reduce", {"reduced_rank": 1, "reduced": (9,), "reduced_strides": (1,)}, "straight"),
+        ("reduce", {"reduced_rank": 1, "reduced": (9,), "reduced_strides": (64,)}, "across"),
+        ("reduce", {"reduced_rank": 1, "reduced": (1,), "reduced_strides": (64,)}, "straight"),
+        ("softmax", {"inner": 1}, "straight"),
+        ("softmax", {"inner": 5}, "across"),
         ("pool", WINDOW, ""),
         ("pool", MEAN, "shared"),
         ("conv_depthwise", {"out_channels": 16, "kernel": (1, 3, 3)}, ""),
@@ -376,6 +391,26 @@ MEAN = {"in_size": (1, 8, 8), "out_size": (1, 1, 1), "kernel": (1, 1, 1), "adapt
 )
 def test_forms_of_operands(stem: str, given: dict[str, object], form: str) -> None:
     assert form_of(stem, _fields(stem, **given)) == form
+
+
+def test_pieces_that_are_fetched_one_by_one() -> None:
+    rows = {**ROWS, "y_strides": FLAT}
+    for walks, pieces in (
+        ((FLAT, REPEATED), 0), ((TURNED, TURNED), 8), ((FLAT, (12, 1, *(0,) * 6)), 4)
+    ):  # fmt: skip
+        strides = (*walks[0], *walks[1], *NONE)
+        assert work_of("pointwise", {**rows, "x_strides": strides}, 24, 1).pieces == pieces
+    long = {**rows, "shape": (4, 1025, 1, 1, 1, 1, 1, 1), "x_strides": (*TURNED, *TURNED, *NONE)}
+    assert work_of("pointwise", long, 24, 1).pieces == 0
+    moved = work_of("index", {**INDEX, "idx_strides": (1, 0, *(0,) * 46)}, 0, 1)
+    assert (moved.rows, moved.pieces) == (24, 4)  # rows of a table
+    both = {**INDEX, "n": 2, "idx_strides": (6, 1, *(0,) * 6, 1, 0, *(0,) * 38)}
+    assert work_of("index", both, 0, 1).pieces == 2 * 24
+    assert work_of("copy", {**COPY, "x_strides": FLAT}, 0, 1).pieces is None
+    kind = replace(OTHER, stems=("index",), pack_ns=10.0, task_rows=16, task_columns=1)
+    device = replace(DEVICE, classes=(kind, OTHER))
+    parts = {p.what: p.seconds for p in command_time(moved, "index", device).parts}
+    assert parts["packed elements"] == pytest.approx(4 * 10e-9)
 
 
 def test_pools_take_windows_of_one_channel() -> None:

@@ -79,6 +79,49 @@ def test_a_machine_may_be_like_another(tmp_path: Path) -> None:
     assert null.hardware is None  # another device's machine says nothing of this one
 
 
+def test_a_table_of_dtypes_is_taken_over_as_a_whole(tmp_path: Path) -> None:
+    """Not so one of operations, whose others would take other times then."""
+    text = 'like = "npu-edge-32x32"\nname = "mine"\n[mxu]\nmacs_per_pe_cycle = { int8 = 2 }\n'
+    mine = own(tmp_path, text + "[vpu]\ncycles_per_op = { exp = 9 }\n").npu
+    assert mine is not None
+    assert mine.mxu.macs_per_pe_cycle == {"int8": 2.0}
+    assert mine.vpu.dtype_rate == edge().vpu.dtype_rate
+    assert mine.vpu.cycles_per_op == {**edge().vpu.cycles_per_op, "exp": 9}
+
+
+def test_what_is_taken_over_says_nothing_of_other_dtypes(tmp_path: Path) -> None:
+    head = 'like = "npu-edge-32x32"\nname = "mine"\n[constraints]\ndtypes = ["int8", "int32"]\n'
+    mine = own(tmp_path, head).npu
+    assert mine is not None
+    assert mine.mxu.macs_per_pe_cycle == {"int8": 1}
+    assert mine.vpu.dtype_rate == {"int8": 4, "int32": 1}
+    assert mine.constraints.channel_align == {"int8": 16}
+    assert mine.energy.mac_pj == {"int8": 0.23}
+    with pytest.raises(TargetConstraintError, match=r"own.toml:6: 'vpu.dtype_rate.float16'"):
+        own(tmp_path, head + "[vpu]\ndtype_rate = { float16 = 1 }\n")  # its own is held to them
+    with pytest.raises(TargetConstraintError, match=r"32.toml:\d+: 'mxu.macs_per_pe_cycle.int8'"):
+        own(tmp_path, head.replace('"int8", ', ""))  # nothing of it would be left
+
+
+def test_sums_follow_what_is_multiplied(tmp_path: Path) -> None:
+    head = 'like = "tpu-v6e"\nname = "mine"\n[mxu]\nmacs_per_pe_cycle = { int8 = 1 }\n'
+    mine = own(tmp_path, head).npu
+    assert mine is not None
+    assert mine.mxu.sums == {"int8": "int32"}
+
+
+def test_a_machine_without_an_array(tmp_path: Path) -> None:
+    text = 'like = "npu-edge-32x32"\nname = "dsp"\n[mxu]\nmacs_per_pe_cycle = {}\n'
+    target = own(tmp_path, text)
+    npu = target.npu
+    assert npu is not None
+    assert target.multiplies_bytes
+    assert npu.multiplied == edge().vpu.dtype_rate
+    assert npu.multipliers == 256 * 4  # of int8
+    assert npu.peak_ops_per_second("float16") == 2 * 256 * 2 * 1e9
+    assert own(tmp_path, to_toml(file_data(target))) == target
+
+
 @pytest.mark.parametrize("missing", ["mxu", "vpu", "sram", "acc", "dma", "dram", "dispatch"])
 def test_a_machine_has_all_its_parts(tmp_path: Path, missing: str) -> None:
     data = {k: v for k, v in file_data(EDGE).items() if k != missing}

@@ -70,7 +70,7 @@ def simulate(
         if (device := chosen.hardware) is not None and device.roofline is not None:
             return _of_layer(asked.target, device.roofline, settings, product, conv, dtype)
         npu = npu_of(chosen)
-        return _of_work(npu, product, conv, dtype or next(iter(npu.mxu.macs_per_pe_cycle)))
+        return _of_work(npu, product, conv, dtype or next(iter(npu.multiplied)))
     if dtype is not None:
         raise click.UsageError("--dtype is of --product and --conv.")
     opened = open_runnable(program)
@@ -127,15 +127,20 @@ def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Ans
     """Answers for one product or convolution without a program."""
     from npusim.schedule import best_schedule
     from npusim.schedule.cost import TICKS
+    from npusim.schedule.search import assess
     from npusim.simulate.tiles import array_cycles, walk
 
     work = _product(product, dtype) if product is not None else _conv(str(conv), dtype)
     sizes = work.sizes
-    cycles = array_cycles(npu, sizes.m, sizes.k, sizes.n, dtype, work.taps)
-    found = walk(npu, best_schedule(npu, work))
+    schedule = best_schedule(npu, work)
+    unit, cycles = "vector unit", round(assess(npu, work, schedule.tile)["vector_cycles"])
+    if schedule.unit != "vpu":  # the array, which refuses what it does not multiply
+        unit, cycles = "array", array_cycles(npu, sizes.m, sizes.k, sizes.n, dtype, work.taps)
+    found = walk(npu, schedule)
     second = 1e6 * npu.clock.core_mhz
     causes = {name: ticks / TICKS for name, ticks in found.causes.items()}
     facts = {
+        "unit": schedule.unit,
         "cycles": cycles,
         "simulated_cycles": found.cycles,
         "seconds": found.cycles / second,
@@ -149,7 +154,7 @@ def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Ans
     moved = amount(found.dram_read + found.dram_written)
     taps = f", {work.taps} taps" if work.taps > 1 else ""
     lines = [
-        f"{sizes.m}x{sizes.k}x{sizes.n}{taps} {dtype}: {cycles:,} cycles of one array whose "
+        f"{sizes.m}x{sizes.k}x{sizes.n}{taps} {dtype}: {cycles:,} cycles of one {unit} whose "
         "operands are there",
         f"with copies: {found.cycles:,.0f} cycles, {duration(found.cycles / second)}, "
         f"{found.tiles} tiles, {moved} from and to DRAM",

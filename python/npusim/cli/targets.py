@@ -64,16 +64,15 @@ _UNKNOWN: dict[str, Any] = {
 
 def _described(machine: Hardware) -> dict[str, Any]:
     if (npu := machine.npu) is not None:
-        arrays = npu.cores.count * npu.mxu.per_core
+        units = npu.cores.count * (npu.mxu.per_core if npu.has_array else 1)
         shape = f"{npu.mxu.rows}x{npu.mxu.cols} {npu.mxu.dataflow}"
+        shape = shape if npu.has_array else f"{npu.vpu.lanes} lanes"
         private = sum(level.bytes for level in npu.sram if level.scope == "core")
         shared = sum(level.bytes for level in npu.sram if level.scope == "chip")
         return {
-            "array": f"{arrays} x {shape}" if arrays > 1 else shape,
+            "array": f"{units} x {shape}" if units > 1 else shape,
             "clock_hz": npu.clock.core_mhz * 1e6,
-            "operations_per_second": {
-                d: npu.peak_ops_per_second(d) for d in npu.mxu.macs_per_pe_cycle
-            },
+            "operations_per_second": {d: npu.peak_ops_per_second(d) for d in npu.multiplied},
             "sram_bytes": private * npu.cores.count + shared,
             "memory_bytes_per_second": npu.dram.gb_per_s * 1e9,
         }

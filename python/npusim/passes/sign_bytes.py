@@ -41,7 +41,7 @@ def sign_bytes(graph: Graph, target: TargetConfig) -> Graph:
     """Returns the graph with products of int8 in place of those of uint8."""
     if target.npu is None or not target.multiplies_bytes:
         return graph
-    if "uint8" in target.npu.mxu.macs_per_pe_cycle:
+    if "uint8" in target.npu.multiplied:
         return graph
     changed = Rewriter(graph).run(_Signing().visit)
     return graph if changed == graph else drop_dead(changed)

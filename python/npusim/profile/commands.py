@@ -82,11 +82,16 @@ def command_facts(
 def _cost(
     program: CompiledProgram, command: Command, sizes: Sizes, position: int | None
 ) -> tuple[Params, list[int], int]:
-    """Returns parameters, bytes touched of each operand, and operations."""
+    """Returns parameters, bytes touched of each operand, and operations.
+
+    What a library wants besides (a bias in the dtype of the result) follows the kernel's operands,
+    holds what one of them does, and touches nothing more.
+    """
     kernel = program.kernels[command.kernel].name
     params = KERNELS[kernel].unpack(params_at(command, sizes))
     cost = kernel_cost(kernel, params, position)
-    operands = zip(command.operands, cost.operand_bytes, strict=True)
+    besides = len(command.operands) - len(cost.operand_bytes)
+    operands = zip(command.operands, (*cost.operand_bytes, *(0,) * besides), strict=True)
     held = [min(touched, program.buffers[o.buffer].bytes) for o, touched in operands]
     return params, held, cost.operations
 

@@ -117,7 +117,7 @@ def quantize(
     if attention is None:
         attention = "bfloat16" if npu is None else "float32"
     if activations is None:
-        taken = npu is None or mode == "dynamic" or "uint8" in npu.mxu.macs_per_pe_cycle
+        taken = npu is None or mode == "dynamic" or "uint8" in npu.multiplied
         activations = "uint8" if taken else "int8"
     if mode not in MODES:
         raise Error(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")

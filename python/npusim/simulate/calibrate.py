@@ -300,6 +300,8 @@ def _sharing(kind: RooflineClass, device: Roofline) -> list[dict[str, float]]:
         return [{}]
     if kind.grid:  # the kernels' own rule says how many tasks there are
         return [{"core_share": share} for share in _CORE_SHARES]
+    if kind.task_rows:
+        return [{}]
     return [{"task_operations": least} for least in _TASKS]
 
 
@@ -382,7 +384,7 @@ def _columns(
     if plain.products:  # which fetch what they multiply ahead
         afar = 0 * steps
     else:
-        afar, packed = far * steps, 0 * packed
+        afar, packed = far * steps, packed * np.array([w.pieces is not None for w in works])
     if plain.grid == PANELS:
         packed = 0 * packed  # weights, which were packed when they were loaded
     shared = np.array(uneven < device.cores, float)

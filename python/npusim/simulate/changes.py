@@ -29,7 +29,8 @@ class Change(Generic[Machine]):
 
 def npu_changes(npu: Npu) -> Iterator[Change[Npu]]:
     """Yields machines that differ in one number which is not 0."""
-    yield from _fields(npu, "compute", "mxu", per_core=2)
+    if npu.has_array:
+        yield from _fields(npu, "compute", "mxu", per_core=2)
     yield from _fields(npu, "vector", "vpu", lanes=2)
     yield from _fields(npu, "dram", "dram", gb_per_s=2, read_latency_ns=0.5)
     yield from _fields(npu, "dma", "dma", bytes_per_cycle=2, channels=2, setup_cycles=0.5)

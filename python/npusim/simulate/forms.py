@@ -12,19 +12,24 @@ from collections.abc import Callable
 
 from npusim.abi.kernels import Params
 from npusim.ir.types import DTYPE_NAMES
+from npusim.simulate.gathered import index_run, rows_apart
 
 PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
 FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
 LOOSE = "loose"  # other factors of products
-STRAIGHT = "straight"  # a copy whose neighbours were neighbours
-ACROSS = "across"  # a copy whose neighbours come from far apart
+STRAIGHT = "straight"  # a copy whose neighbours were neighbours, or a sum of neighbours
+ACROSS = "across"  # a copy whose neighbours come from far apart, or a sum of what lies apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
 RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
 SINGLE = "single tap"  # a depthwise convolution of single points: each element is scaled
+INTEGERS = "integers"  # functions of elements, some of which are integers or 64-bit floats
+APART = "apart"  # functions of elements whose rows are put together first
+SCATTERED = "scattered"  # an index by which every element comes from a place of its own
 CACHE = "cache"  # attention to keys of which a position says how many there are
 
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
 _MANY_TAPS = 32  # of a window that is shared
+_INSTRUCTION = 6  # numbers of one of a function of elements, of which the last is its class
 _VECTOR = 16  # channels that are computed at once
 
 
@@ -71,6 +76,16 @@ def _copy(p: Params) -> str:
     return STRAIGHT if abs(p["x_strides"][inner]) <= 1 else ACROSS
 
 
+def _reduce(p: Params) -> str:
+    inner = zip(p["reduced"], p["reduced_strides"], strict=True)
+    along = [abs(stride) for size, stride in list(inner)[: p["reduced_rank"]] if size > 1]
+    return ACROSS if along and min(along) > 1 else STRAIGHT
+
+
+def _softmax(p: Params) -> str:
+    return ACROSS if p["inner"] > 1 else STRAIGHT
+
+
 def _attention(p: Params) -> str:
     return CACHE if p["has_position"] else ""
 
@@ -79,6 +94,17 @@ def _depthwise(p: Params) -> str:
     if math.prod(p["kernel"]) == 1:
         return SINGLE
     return RAGGED if p["out_channels"] % _VECTOR else ""
+
+
+def _pointwise(p: Params) -> str:
+    codes = p["code"][_INSTRUCTION - 1 :: _INSTRUCTION][: p["n_instructions"]]
+    if any(codes) or any(p["x_class"][: p["n_inputs"]]) or p["result_class"]:
+        return INTEGERS
+    return APART if rows_apart(p) else ""
+
+
+def _index(p: Params) -> str:
+    return SCATTERED if index_run(p) == 1 else ""
 
 
 def _pool(p: Params) -> str:
@@ -99,6 +125,10 @@ _FORMS: dict[str, Callable[[Params], str]] = {
     "conv": _convolution,
     "conv_depthwise": _depthwise,
     "attention": _attention,
+    "reduce": _reduce,
+    "softmax": _softmax,
     "copy": _copy,
     "pool": _pool,
+    "pointwise": _pointwise,
+    "index": _index,
 }

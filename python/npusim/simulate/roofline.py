@@ -7,7 +7,8 @@ class reaches; `memory` are the bytes of its operands, each once, at the share o
 nearest memory that still holds them when the command begins (`profile/reuse.py`). `start` is longer
 where caches no longer hold the kernel's code or an operand, and shorter in a run, by what passes of
 it while the commands before still run. A `step` waits for what it reads, longer where that is far.
-`packed` are the elements of a second factor that a kernel rearranges before it multiplies. Where
+`packed` are the elements of a second factor that a kernel rearranges before it multiplies, or
+pieces that are fetched one by one. Where
 cores share a command's tasks and these do not come out even, what they do takes longer by as much;
 what memory does, by less where one core reaches more than its part of the rate.
 """
@@ -25,6 +26,7 @@ from npusim.abi.scalar_cost import activation_multiply_adds, chain_multiply_adds
 from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.simulate.forms import form_of, taps
+from npusim.simulate.gathered import gathered
 from npusim.simulate.shares import (
     POINT_COLUMNS,
     POINTS,
@@ -60,6 +62,7 @@ class Work:
         longest: depth of the longest item, where they differ; 0: they are alike.
         form: of its operands (`forms.py`).
         finish: multiply-adds of activations of what a product computes.
+        pieces: rows or elements that are fetched one by one; None: of another kind (`gathered.py`).
     """
 
     operations: int
@@ -75,6 +78,7 @@ class Work:
     longest: int = 0
     form: str = ""
     finish: int = 0
+    pieces: int | None = None
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -113,8 +117,10 @@ class Work:
     def packed(self, kind: RooflineClass) -> int:
         """Returns the elements of second factors that are packed, of each block of rows anew.
 
-        Or those that are transformed, of images and of sums.
+        Or those that are transformed, of images and of sums, or pieces that are put together.
         """
+        if self.pieces is not None:
+            return self.pieces
         if kind.grid == POINTS:
             return transformed(self.groups, self.rows, self.columns, self.depth)
         return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
@@ -262,6 +268,7 @@ def work_of(
         longest=longest,
         form=form_of(stem, fields),
         finish=_finish(stem, fields, groups * rows * columns),
+        pieces=gathered(stem, fields),
     )
 
 
@@ -435,6 +442,11 @@ def _copy(p: Params) -> Sizes:
     return math.prod(shape[:-1]), 1, shape[-1], 1
 
 
+def _moved(p: Params) -> Sizes:
+    """Returns elements as rows, by which cores share them."""
+    return 1, math.prod(p["shape"][: p["rank"]]), 1, 1
+
+
 def _elements(p: Params) -> Sizes:
     return 1, 1, math.prod(p["shape"]), 1
 
@@ -458,4 +470,5 @@ _SIZES: dict[str, Callable[[Params], Sizes]] = {
     "reduce": _reduce,
     "copy": _copy,
     "pointwise": _elements,
+    "index": _moved,
 }

@@ -119,13 +119,14 @@ def _layers(
 
 def _peak(npu: Npu, schedules: Iterable[Schedule]) -> float:
     """Returns the operations a second of the array of what a command multiplies; 0 of nothing."""
-    products = [s for s in schedules if s.unit == "mxu"]
+    unit = "mxu" if npu.has_array else "vpu"
+    products = [s for s in schedules if s.unit == unit]
     most = max(products, key=lambda s: s.multiply_adds, default=None)
     return npu.peak_ops_per_second(most.dtype) if most is not None else 0.0
 
 
 def _greatest(npu: Npu) -> float:
-    return max(npu.peak_ops_per_second(dtype) for dtype in npu.mxu.macs_per_pe_cycle)
+    return max(npu.peak_ops_per_second(dtype) for dtype in npu.multiplied)
 
 
 def _explained(

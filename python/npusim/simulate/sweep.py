@@ -311,11 +311,9 @@ def _costs(hardware: Hardware) -> dict[str, float | None]:
         assert roofline is not None
         rate = 1e9 * roofline.memory[-1].giga_bytes_per_second
         return {"multipliers": None, "sram_bytes": None, "dram_bytes_per_second": rate}
-    arrays = npu.cores.count * npu.mxu.per_core
-    multipliers = arrays * npu.mxu.rows * npu.mxu.cols * max(npu.mxu.macs_per_pe_cycle.values())
     held = [m.bytes * (npu.cores.count if m.scope == "core" else 1) for m in npu.sram]
     return {
-        "multipliers": multipliers,
+        "multipliers": npu.multipliers,
         "sram_bytes": float(sum(held)),
         "dram_bytes_per_second": 1e9 * npu.dram.gb_per_s,
     }

@@ -76,8 +76,9 @@ def array_cycles(npu: Npu, m: int, k: int, n: int, dtype: str, repeats: int = 1)
     from npusim import _runtime
 
     if dtype not in npu.mxu.macs_per_pe_cycle:
-        known = ", ".join(npu.mxu.macs_per_pe_cycle)
-        raise Error(f"The array does not multiply {dtype}.", hint=f"It multiplies: {known}.")
+        unit = "array" if npu.has_array else "vector unit"
+        known = ", ".join(npu.multiplied)
+        raise Error(f"The {unit} does not multiply {dtype}.", hint=f"It multiplies: {known}.")
     if min(m, k, n, repeats) < 1:
         raise Error(f"A product of {m}x{k}x{n}, {repeats} times, has a size below 1.")
     return _runtime.array_cycles(array_facts(npu.mxu, dtype), m, n, k, repeats)

@@ -49,6 +49,16 @@ class DataFile:
         data = {k: v for k, v in self.data.items() if k not in keys}
         return replace(self, data=data, places=_outside(self.places, keys))
 
+    def without_key(self, path: tuple[str, ...]) -> DataFile:
+        """Returns the file without a key that it has in a table, and all that stands below it."""
+        inner = self if len(path) == 1 else replace(self, data=self.data[path[0]], places={})
+        places = {p: at for p, at in self.places.items() if p[: len(path)] != path}
+        if len(path) == 1:
+            left = {k: v for k, v in self.data.items() if k != path[0]}
+        else:
+            left = {**self.data, path[0]: inner.without_key(path[1:]).data}
+        return replace(self, data=left, places=places)
+
     def over(self, base: DataFile) -> DataFile:
         """Returns a file with what this one changes: tables key by key, all else as a whole."""
         data = _merged(base.data, self.data)

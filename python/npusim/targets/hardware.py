@@ -66,7 +66,8 @@ class Mxu:
         min_stream_rows: rows that a fold streams at least, shorter ones as long.
         min_rows: products of fewer rows are the vector unit's.
         macs_per_pe_cycle: by dtype, multiply-adds of a processing element in a cycle. A dtype that
-            is not named is not multiplied here.
+            is not named is not multiplied here; {}: there is no array, and the vector unit
+            multiplies.
         sums: by dtype, the dtype in which its products are added up: "int32" of integers,
             "float32" of floats. Others have no kernels, which give programs their values.
     """
@@ -86,7 +87,7 @@ class Mxu:
         for key in ("rows", "cols"):
             if getattr(self, key) > 2**16:
                 raise Contradiction("no array has more than 65536 of them.", key)
-        by_dtype(self.macs_per_pe_cycle, "macs_per_pe_cycle", above_0=True)
+        by_dtype(self.macs_per_pe_cycle, "macs_per_pe_cycle", empty=True, above_0=True)
         for dtype, sums in self.sums.items():
             if dtype not in self.macs_per_pe_cycle:
                 raise Contradiction("the array does not multiply that dtype.", "sums", dtype)
@@ -222,7 +223,7 @@ class Sram:
 
 @dataclass(frozen=True, slots=True)
 class Acc:
-    """The memory that partial sums of a core are added up in."""
+    """The memory that partial sums of a core's arrays are added up in."""
 
     kib: float
     bytes_per_cycle: float
@@ -438,7 +439,7 @@ class Npu:
         self._check_memories()
         self._check_dtypes()
         row = self.mxu.cols * _SUM_BYTES
-        if self.acc.bytes < row:
+        if self.has_array and self.acc.bytes < row:
             raise Contradiction(
                 f"{self.acc.bytes} bytes hold no row of {self.mxu.cols} sums ({row} bytes).",
                 *("acc", "kib"),
@@ -484,7 +485,7 @@ class Npu:
     def _check_tile(self) -> None:
         """The smallest tile of a product has to fit somewhere."""
         tile, room = self.constraints.tile_multiple, max(s.tile_bytes for s in self.sram)
-        size = min(dtype_size(d) for d in self.mxu.macs_per_pe_cycle)
+        size = min(dtype_size(d) for d in self.multiplied)
         needed = size * (tile.m * tile.k + tile.k * tile.n)
         if needed > room:
             raise Contradiction(
@@ -492,7 +493,8 @@ class Npu:
                 f"for more than {room}.",
                 *("constraints", "tile_multiple"),
             )
-        if (sums := tile.m * tile.n * _SUM_BYTES) > self.acc.bytes:
+        sums = tile.m * tile.n * _SUM_BYTES if self.has_array else 0
+        if sums > self.acc.bytes:
             raise Contradiction(
                 f"tiles of {tile.m}x{tile.n} sums take {sums} bytes, 'acc' has {self.acc.bytes}.",
                 *("constraints", "tile_multiple"),
@@ -525,10 +527,32 @@ class Npu:
                 return f"takes at most {most} dimensions, not {rank} ('constraints.max_rank')"
         return None
 
+    @property
+    def has_array(self) -> bool:
+        """Whether an array multiplies; else the vector unit does."""
+        return bool(self.mxu.macs_per_pe_cycle)
+
+    @property
+    def multiplied(self) -> Mapping[str, float]:
+        """The dtypes that are multiplied, by what a lane or element takes of each in a cycle."""
+        return self.mxu.macs_per_pe_cycle if self.has_array else self.vpu.dtype_rate
+
+    @property
+    def multipliers(self) -> float:
+        """What all units multiply and add in a cycle, of the dtype that they take most of."""
+        each = self.mxu.elements * self.mxu.per_core if self.has_array else self.vpu.lanes
+        return self.cores.count * each * max(self.multiplied.values())
+
     def peak_ops_per_second(self, dtype: str) -> float:
-        """Returns what all arrays compute of a dtype; a multiply-add is two operations."""
-        macs = self.mxu.macs_per_pe_cycle.get(dtype, 0.0) * self.mxu.elements
-        return 2e6 * macs * self.mxu.per_core * self.cores.count * self.clock.core_mhz
+        """Returns what all arrays compute of a dtype; a multiply-add is two operations.
+
+        Without an array, what the vector units do.
+        """
+        rate = self.multiplied.get(dtype, 0.0)
+        macs = rate * self.mxu.elements * self.mxu.per_core
+        if not self.has_array:
+            macs = rate * self.vpu.lanes / self.vpu.cycles("fma")
+        return 2e6 * macs * self.cores.count * self.clock.core_mhz
 
     @property
     def dram_bytes_per_cycle(self) -> float:

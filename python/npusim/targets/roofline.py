@@ -74,7 +74,8 @@ class RooflineClass:
             take products from such sizes on.
         far_us: more of the fixed time where an operand comes from the last memory: its latency.
         far_step_ns: likewise of a step, which waits for what it reads; products fetch it ahead.
-        pack_ns: time to rearrange an element of a product's second factor, before it is multiplied.
+        pack_ns: time to rearrange an element of a product's second factor, before it is multiplied;
+            or of a piece that is fetched by itself (`simulate/gathered.py`).
         task_rows, task_columns: of the largest part of a command that one core takes; 0: any.
         task_operations: of the smallest one, in whole tiles; 0: any.
         grid: the rule by which its kernels cut products into tasks (`simulate/shares.py`), in place

@@ -22,6 +22,7 @@ from npusim.ir.types import DTYPES, dtype_size
 from npusim.targets import data_file
 from npusim.targets.architecture import fitted, gpu
 from npusim.targets.data_file import DataFile
+from npusim.targets.dtype_tables import taken_over
 from npusim.targets.features import Architecture, architecture, listed_architectures
 from npusim.targets.hardware import NPU_TABLES, Calibration, Hardware, Npu
 from npusim.targets.launch_limits import LaunchLimits
@@ -220,7 +221,7 @@ class TargetConfig:
         their place would have other values.
         """
         if self.npu is not None:
-            return "int8" in self.npu.mxu.macs_per_pe_cycle
+            return "int8" in self.npu.multiplied
         return self.has("conv_int8", "pack_int8")
 
     @property
@@ -370,7 +371,7 @@ def _base(file: DataFile, name: str) -> DataFile:
     other_device = file.data.get("device", base.data["device"]) != base.data["device"]
     parts, roofline = any(key in file.data for key in NPU_TABLES), "roofline" in file.data
     other_kind = parts if "roofline" in base.data else roofline
-    return base.without(*_TABLES) if other_device or other_kind else base
+    return base.without(*_TABLES) if other_device or other_kind else taken_over(base, file)
 
 
 def _device_code(data: Mapping[str, Any], file: DataFile) -> dict[str, Any]:
