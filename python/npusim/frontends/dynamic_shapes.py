@@ -273,7 +273,9 @@ def exact_sizes() -> Iterator[None]:
 def _open_size(environment: ShapeEnv, variable: sympy.Symbol) -> int | None:
     """Returns the symbol of an input's size, from 1 on where torch.export has it from 2 on."""
     known = environment.var_to_range.get(variable)
-    if known is None or variable not in environment.backed_var_to_val or not known.upper.is_Integer:
+    held = vars(environment)
+    hints = held.get("backed_var_to_val", held.get("var_to_val", {}))  # its name was another
+    if known is None or variable not in hints or not known.upper.is_Integer:
         return None
     low = 1 if known.lower <= 2 else int(known.lower)
     return symbol(str(variable), low, int(known.upper))
