@@ -59,6 +59,18 @@ def _order(config: LaunchConfig) -> tuple[bool, int]:
     return False, defines["SPLIT"]
 
 
+@pytest.mark.parametrize("n, k", [(2048, 1536), (200, 516)])
+def test_float32_is_multiplied_by_one_instruction_for_any_number_of_rows(n: int, k: int) -> None:
+    """Tiles of fewer rows than a warpgroup has are multiplied by another than the others."""
+    found = {
+        (config.defines["PATH"], config.defines["TILE_ROWS"] % 64, config.defines["SPLIT"])
+        for m in ROWS
+        for config in [_chosen("linear", _linear(m, n, k, 0), "sm_90a", _ALL)]
+    }
+    assert len(found) == 1
+    assert found.pop()[:2] == (KernelPath.TILE_FLOAT, 0)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
 @pytest.mark.parametrize(
     ("n", "k", "more"),

@@ -151,6 +151,8 @@ def tiles(stem: str, p: Params) -> LaunchConfig:
         arguments = matmul_rules.linear_operands(p)
     tensor_cores = on_tensor_cores(p["x_dtype"], p["x_dtype" if codes else "w_dtype"])
     shapes: tuple[matmul_rules.TileShape, ...] = ()
+    if not tensor_cores:  # one instruction for all rows, which sums K 16 in an order of its own
+        shapes = tuple(t for t in matmul_rules.FLOAT_TILES if t.rows % _GROUP_ROWS == 0)
     slices = slices_of(p)
     if leaves_norm(p):  # squares are summed by tiles
         slices, shapes = 1, (matmul_rules.TILES[-1],)
