@@ -63,7 +63,7 @@ struct Scratch {
   }
 };
 
-inline Vec permuted(Vec v, [[maybe_unused]] const int32_t* order) {
+[[maybe_unused]] inline Vec permuted(Vec v, [[maybe_unused]] const int32_t* order) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_maskz_permutexvar_ps(0xFFFF, _mm512_load_si512(order), (__m512)v);
 #elif defined(__AVX2__)
