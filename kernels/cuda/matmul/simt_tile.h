@@ -1,5 +1,5 @@
-// A tile of a product by multiply-adds in registers, for whatever the tensor cores do not take:
-// float32, float64, integers, mixed types, any strides. 256 threads in a square of 16 by 16.
+// A tile of a product by multiply-adds in registers, for what the tensor cores do not take: float64
+// and integers, any strides. 256 threads in a square of 16 by 16.
 //
 // A `Source` gives elements as N, the number type that is summed, 0 outside:
 //   Row a_row(int row), N a(Row, int64_t k); Column b_column(int column), N b(Column, int64_t k)

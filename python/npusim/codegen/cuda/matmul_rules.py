@@ -229,9 +229,9 @@ def _time(
     return time
 
 
-def _simt_shared(rows: int, columns: int, size: int) -> int:
-    """Bytes of PlainTile::Shared in matmul/simt_tile.h."""
-    return 2 * _SIMT_DEPTH * (rows + 4 + columns + 4) * size
+def _simt_shared(rows: int, columns: int) -> int:
+    """Bytes of SimtTile::Shared in matmul/simt_tile.h, whose numbers have 64 bits."""
+    return 2 * _SIMT_DEPTH * (rows + 4 + columns + 4) * 8
 
 
 def on_tensor_cores(x: object, w: object) -> bool:
@@ -341,7 +341,7 @@ def matmul(p: Params) -> LaunchConfig:
     shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
     defines = {"PATH": path, "TILE_ROWS": shape.rows, "TILE_COLUMNS": shape.columns, "ARGUMENTS": 3}
-    threads, shared = _SIMT_THREADS, _simt_shared(shape.rows, shape.columns, 8)
+    threads, shared = _SIMT_THREADS, _simt_shared(shape.rows, shape.columns)
     if path != KernelPath.TILE_SIMT:
         threads = shape.threads
         shared = shape.shared if path == KernelPath.TILE_MMA else shape.float_shared
