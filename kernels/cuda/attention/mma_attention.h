@@ -3,6 +3,7 @@
 // (NPUSIM_ROW_WARPS), and then the keys of a tile, so that few rows keep all warps busy.
 #pragma once
 #include "kernels/cuda/attention/few_keys.h"
+#include "kernels/cuda/attention/key_warps.h"
 #include "kernels/cuda/attention/mma_layout.h"
 #include "kernels/cuda/attention/rows.h"
 #include "kernels/cuda/attention/warp_tile.h"
@@ -165,56 +166,19 @@ inline void run(void* const* operands, int row_block) {
   if constexpr (!NPUSIM_CLUSTERED) launch_dependents();
   cp_async_wait<0>();
 
-  // All warps store their sums, row maxima and row sums in shared memory.
-  constexpr int kSumsPitch = kVBlocks * 8 + 8;  // avoids bank conflicts
   __syncthreads();
-  float* sums = reinterpret_cast<float*>(shared_memory);  // [key warp][row][kSumsPitch]
-  float* row_maxes = sums + kKeyWarps * kBlockRows * kSumsPitch;
-  float* row_sums = row_maxes + kKeyWarps * kBlockRows;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float row_sum = accumulator.row_sum[half];
-    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
-    row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
-    const int at = warp % kKeyWarps * kBlockRows + warp_row + lane / 4 + half * 8;
-    if (lane % 4 == 0) {
-      row_maxes[at] = accumulator.row_max[half];
-      row_sums[at] = row_sum;
-    }
-#pragma unroll
-    for (int j = 0; j < kVBlocks; ++j) {
-      float* to = sums + at * kSumsPitch + j * 8 + lane % 4 * 2;
-      to[0] = accumulator.sums[j][half * 2];
-      to[1] = accumulator.sums[j][half * 2 + 1];
-    }
-  }
+  store_sums(accumulator);
   if constexpr (kClustered) {
     cluster_arrive();
     cluster_wait();
-    finish_cluster<kSumsPitch>(operands, head, first_row, tiles.splits, shared_address(sums));
+    finish_cluster<kSumsPitch>(operands, head, first_row, tiles.splits, shared);
     cluster_arrive_relaxed();
     cluster_wait();  // others read this block's shared memory until here
     return;
   }
   __syncthreads();
-  const Results results(operands);
   for (int row = warp; row < kBlockRows && first_row + row < kRows; row += kWarps) {
-    float row_max = kMasked, row_sum = 0.0f, scales[kKeyWarps];
-#pragma unroll
-    for (int w = 0; w < kKeyWarps; ++w) row_max = fmaxf(row_max, row_maxes[w * kBlockRows + row]);
-#pragma unroll
-    for (int w = 0; w < kKeyWarps; ++w) {
-      scales[w] = rescale(row_maxes[w * kBlockRows + row], row_max);
-      row_sum += scales[w] * row_sums[w * kBlockRows + row];
-    }
-    for (int column = lane; column < kV; column += 32) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < kKeyWarps; ++w) {
-        sum += scales[w] * sums[(w * kBlockRows + row) * kSumsPitch + column];
-      }
-      results.store(head, first_row + row, column, sum, row_max, row_sum);
-    }
+    finish_row(operands, head, first_row, row);
   }
 }
 

@@ -124,9 +124,10 @@ struct RowVisibility {
       if constexpr (params.has_mask != 0) mask[half] = MaskRow(operands, head, row);
     }
   }
-  // Whether scores of `count` keys from `first` on are dot products, times kFactor, for all rows.
+  // Whether scores of keys that a row sees are dot products, times kFactor.
+  static constexpr bool kPlain = params.softcap == 0 && params.has_mask == 0 && kFactor > 0;
+  // Whether those of `count` keys from `first` on are so for all rows.
   bool is_product(int first, int count) const {
-    constexpr bool kPlain = params.softcap == 0 && params.has_mask == 0 && kFactor > 0;
     return kPlain && first >= whole_begin && first + count <= whole_end;
   }
   // Makes dot products with keys that a row does not see kMasked.

@@ -8,6 +8,8 @@ namespace npusim {
 using T = Storage<params.dtype>;
 constexpr int kGroup = static_cast<int>(params.heads / params.kv_heads);
 constexpr int kD = static_cast<int>(params.head_dim), kV = static_cast<int>(params.v_dim);
+// In what the tensor cores multiply at once: sixteens of columns, and eights, an even number.
+constexpr int kDSteps = (kD + 15) / 16, kVBlocks = (kV + 15) / 16 * 2;
 constexpr float kLog2E = 1.44269504f;
 constexpr float kMasked = -kInfinity<float>;  // the score of a key that is not visible
 

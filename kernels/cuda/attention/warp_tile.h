@@ -9,7 +9,6 @@
 
 namespace npusim {
 
-constexpr int kDSteps = (kD + 15) / 16, kVBlocks = (kV + 15) / 16 * 2;
 constexpr int kDLine = (kD + 63) / 64 * 128, kVLine = (kV + 63) / 64 * 128;  // bytes
 
 inline unsigned at_chunk(int line, int row, int chunk) {

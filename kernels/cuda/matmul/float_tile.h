@@ -1,15 +1,5 @@
-// A tile of a product of float32 numbers on the tensor cores, as exact as multiply-adds are.
-//
-// A number is the sum of three of bfloat16, each the nearest to what those before it leave (8
-// significant bits each, float32's 24 together). Six of the nine products of two such sums are
-// added up, the smallest first; the three that are left out are below 2^-25 of the whole product,
-// half of what rounding it to float32 may cost. The tensor cores cut sums off where additions
-// round, so they sum 16 products at most, and additions do the rest: Ootomo and Yokota, "Recovering
-// single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
-// performance" (2022), who split numbers in two. Henry, Tang and Heinecke, "Leveraging the
-// bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations" (2019), have three.
-// Infinities and what is beyond bfloat16's range have no such parts: sums that are not finite are
-// added up again, one product after another. Parts below bfloat16's least number are lost.
+// A tile of a product of float32 numbers on the tensor cores, each in parts (float_parts.h). Sums that
+// are not finite are added up again, one product after another.
 //
 // A `Source` gives four elements from a k on, 0 outside, and single ones, which are the same:
 //   Row a_row(int row), void a4(Row, int64_t k, float (&)[4]), float a(Row, int64_t k)
@@ -17,46 +7,10 @@
 // kKContiguousA, kKContiguousB: whether neighbouring k, rather than rows or columns, are neighbours
 // in memory. Sums lie over the lanes as those of mma_tile.h do, by wgmma on sm_90a.
 #pragma once
+#include "kernels/cuda/common/float_parts.h"
 #include "kernels/cuda/common/wgmma.h"
 
 namespace npusim {
-
-constexpr int kFloatParts = 3;
-
-// The nearest bfloat16 of two numbers in one instruction, the first in the low half.
-inline unsigned bfloat16_pair(float first, float second) {
-#ifdef __CUDA_ARCH__
-  unsigned pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-#else
-  return pack_pair<bfloat16>(first, second);
-#endif
-}
-
-// The parts of two numbers, in pairs, the first number's in the low halves.
-inline void split_pair(float first, float second, unsigned (&parts)[kFloatParts]) {
-#pragma unroll
-  for (int p = 0; p < kFloatParts; ++p) {
-    parts[p] = bfloat16_pair(first, second);
-    first -= __uint_as_float(parts[p] << 16);
-    second -= __uint_as_float(parts[p] & 0xffff0000u);
-  }
-}
-
-// Four elements of a row from `k` on, of which those before `end` exist. wide: all or none do, and
-// lie on 16 bytes.
-template <typename T>
-void load_four(const T* row, int64_t k, int64_t end, bool wide, float (&v)[4]) {
-  if (wide) {
-    if (k < end) return load_floats<4>(row + k, v);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) v[e] = 0.0f;
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) v[e] = k + e < end ? to_float(row[k + e]) : 0.0f;
-}
 
 template <int kTileRows, int kTileColumns, int kWarpsM, int kWarpsN, bool kKContiguousA,
           bool kKContiguousB>
@@ -182,9 +136,6 @@ struct FloatTile {
     }
   }
 
-  // Parts of a and of b that are multiplied, the smallest products first.
-  static constexpr int kProducts[6][2] = {{2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}, {0, 0}};
-
   // `meanwhile` runs beside the tensor cores.
   template <typename F>
   void multiply_in_groups(unsigned at, const F& meanwhile) {
@@ -193,8 +144,8 @@ struct FloatTile {
     warpgroup_arrive();
 #pragma unroll
     for (int i = 0; i < 6; ++i) {
-      const auto a = matrix_descriptor(rows + kProducts[i][0] * 32);
-      const auto b = matrix_descriptor(columns + kProducts[i][1] * 32);
+      const auto a = matrix_descriptor(rows + kPartProducts[i][0] * 32);
+      const auto b = matrix_descriptor(columns + kPartProducts[i][1] * 32);
       if (i == 0) {
         wgmma_from_zero<bfloat16>(products, a, b);
       } else {
@@ -227,15 +178,8 @@ struct FloatTile {
       for (int p = 0; p < kFloatParts; ++p) {
         ldmatrix(a[p], at + chunk_at(first_row + i * 16, 2 * p + lane() / 16));
       }
-      float products[kBlocksN][4] = {};
-#pragma unroll
-      for (const auto& [pa, pb] : kProducts) {
-#pragma unroll
-        for (int j = 0; j < kBlocksN; ++j) {
-          mma_16x8x16<bfloat16>(products[j], a[pa][0], a[pa][1], a[pa][2], a[pa][3],
-                                b[pb][j / 2][j % 2 * 2], b[pb][j / 2][j % 2 * 2 + 1]);
-        }
-      }
+      float products[kBlocksN][4];
+      multiply_parts(a, b, products);
 #pragma unroll
       for (int j = 0; j < kBlocksN; ++j) {
 #pragma unroll
@@ -252,7 +196,7 @@ struct FloatTile {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const float sum = sums[i / 4 / kBlocksN][i / 4 % kBlocksN][i % 4];
-      odd |= static_cast<uint64_t>(!(fabsf(sum) <= 3.402823466e+38f)) << i;
+      odd |= static_cast<uint64_t>(!is_finite(sum)) << i;
     }
 #pragma unroll 1
     for (int at = 0; odd != 0; ++at, odd >>= 1) {

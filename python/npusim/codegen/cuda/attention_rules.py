@@ -1,7 +1,7 @@
 """Launch configurations of attention and of the rotations of its queries and keys.
 
-Attention goes by tiles of keys, on the tensor cores where operands have 16 bits; heads too long for
-them by rows. Where the rows do not fill the device the keys are split, and a second launch, or the
+Attention goes by tiles of keys on the tensor cores, float32 in parts; heads too long for them by
+rows. Where the rows do not fill the device the keys are split, and a second launch, or the
 blocks of a cluster, combine the parts.
 """
 
@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS, on_tensor_cores
+from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.cuda.paths import KernelPath
 from npusim.codegen.launch_config import Launch, LaunchConfig, Rule, as_int, blocks
 from npusim.codegen.rope import rope
 
 _ATTENTION = GPU.attention
 _BLOCK = 256  # threads of a block that has one row
-_FLOAT16, _BFLOAT16 = 1, 2
+_FLOAT32 = 0
 _LONGEST_HEAD = 256  # that tiles of attention take
-_KEYS = 64  # of a tile
+_KEYS = 64  # of a tile of 16-bit operands
+_FLOAT_KEYS = {64: 64, 128: 32, _LONGEST_HEAD: 16}  # of a tile of float32, by the widest row
+_LEAST_KEYS = 16  # of a tile, beside which registers and shared memory have two warps' rows
+_FLOAT_PARTS = 3  # of 16 bits, that float32 is multiplied in
 
 
 def attention(p: Params) -> LaunchConfig:
@@ -38,17 +41,17 @@ def attention(p: Params) -> LaunchConfig:
         scratch = 4 * heads * rows * max(as_int(p, "kv_len"), 1)
         launch = Launch((rows, heads, 1), (_BLOCK, 1, 1))
         return LaunchConfig((launch,), scratch, has_position, defines=defines)
-    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
-    row_warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
-    tiles = blocks(as_int(p, "kv_len"), _KEYS)
-    row_blocks = blocks(rows, 16 * row_warps if tensor_cores else 64)
+    most_warps = 4 if _keys(p) > _LEAST_KEYS else 2
+    row_warps = min(1 if rows <= 16 else 2 if rows <= 32 else 4, most_warps)
+    tiles = blocks(as_int(p, "kv_len"), _keys(p))
+    row_blocks = blocks(rows, 16 * row_warps)
     split = 1
     if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
         places = _ATTENTION.split_blocks_per_processor * PROCESSORS
         split = min(tiles, max(1, places // (row_blocks * heads)))
     # Long rows of keys are what a block waits for: two warps share them.
     shares = tiles > _ATTENTION.shared_row_tiles
-    warps = 8 if tensor_cores and split == 1 and row_warps == 4 and shares else 4
+    warps = 8 if split == 1 and row_warps == 4 and shares else most_warps
     return attention_tiles(p, row_warps, split, warps=warps)
 
 
@@ -69,25 +72,26 @@ def attention_cluster(p: Params) -> LaunchConfig | None:
 def attention_tiles(
     p: Params, row_warps: int, split: int, clustered: bool = False, warps: int = 4
 ) -> LaunchConfig:
-    """Attention by tiles of 64 keys.
+    """Attention by tiles of keys.
 
     Args:
         row_warps: how many of a block's warps have rows of their own; the others have other keys.
         split: splits of the keys, which a second launch combines.
         clustered: whether the blocks of a cluster combine them instead, or take rows of their own
             where few keys are in use.
-        warps: of a block, on the tensor cores.
+        warps: of a block; each has 16 keys of a tile at least.
     """
     kv_heads, head_dim, v_dim = as_int(p, "kv_heads"), as_int(p, "head_dim"), as_int(p, "v_dim")
     rows = as_int(p, "heads") // kv_heads * as_int(p, "q_len")
     heads = as_int(p, "batch") * kv_heads
     has_position = bool(p["has_position"])
     operands = 4 + int(bool(p["has_mask"])) + has_position
-    tensor_cores = on_tensor_cores(p["dtype"], p["dtype"])
-    block_rows = 16 * row_warps if tensor_cores else 64
-    threads = 32 * warps if tensor_cores else 256
-    shared = _simt_attention_shared(head_dim, v_dim)
-    if tensor_cores:
+    warps = min(warps, row_warps * (_keys(p) // 16))
+    block_rows, threads = 16 * row_warps, 32 * warps
+    is_float = p["dtype"] == _FLOAT32
+    if is_float:
+        shared = _float_attention_shared(block_rows, head_dim, v_dim, warps)
+    else:
         shared = _mma_attention_shared(block_rows, head_dim, v_dim, warps, clustered)
     launches = [Launch((blocks(rows, block_rows), heads, split), (threads, 1, 1), shared)]
     scratch = 0
@@ -96,7 +100,7 @@ def attention_tiles(
         launches.append(Launch((rows, heads, 1), (128, 1, 1), entry="npusim_combine"))
         scratch = 4 * split * heads * rows * (v_dim + 2)
     defines = {
-        "PATH": KernelPath.TILE_MMA if tensor_cores else KernelPath.TILE_SIMT,
+        "PATH": KernelPath.TILE_FLOAT if is_float else KernelPath.TILE_MMA,
         "BLOCK": threads,
         "SPLIT": split,
         "WARPS": warps,
@@ -109,6 +113,18 @@ def attention_tiles(
     return LaunchConfig(tuple(launches), scratch, has_position, overlaps=overlaps, defines=defines)
 
 
+def _keys(p: Params) -> int:
+    """Keys of a tile, as attention/mma_layout.h has them."""
+    if p["dtype"] != _FLOAT32:
+        return _KEYS
+    return _float_keys(as_int(p, "head_dim"), as_int(p, "v_dim"))
+
+
+def _float_keys(head_dim: int, v_dim: int) -> int:
+    """Keys of a tile of float32, which fit every device's shared memory."""
+    return next(keys for widest, keys in _FLOAT_KEYS.items() if max(head_dim, v_dim) <= widest)
+
+
 def _mma_attention_shared(
     block_rows: int, head_dim: int, v_dim: int, warps: int, clustered: bool
 ) -> int:
@@ -119,12 +135,24 @@ def _mma_attention_shared(
     d_line, v_line = blocks(head_dim, 64) * 128, blocks(v_dim, 64) * 128
     tiles = block_rows * d_line + 2 * _KEYS * (d_line + v_line)
     few = _ATTENTION.cluster_turns * 16 * warps * v_line if clustered else 0
-    return max(tiles, few, 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4)
+    return max(tiles, few, _sums_shared(v_dim, warps))
 
 
-def _simt_attention_shared(head_dim: int, v_dim: int) -> int:
-    """Bytes of Shared in attention/simt_attention.h."""
-    return 4 * (2 * head_dim * 68 + _KEYS * blocks(v_dim, 64) * 64 + _KEYS * 68)
+def _float_attention_shared(block_rows: int, head_dim: int, v_dim: int, warps: int) -> int:
+    """Bytes that attention/float_attention.h takes: parts of queries, keys and values; then sums."""
+    keys = _float_keys(head_dim, v_dim)
+    queries_and_keys = (block_rows + keys) * _row_bytes(head_dim)
+    return max(queries_and_keys + keys * _row_bytes(v_dim), _sums_shared(v_dim, warps))
+
+
+def _row_bytes(columns: int) -> int:
+    """Bytes between rows of float32 in parts: an odd number of chunks of 16."""
+    return (_FLOAT_PARTS * blocks(columns, 16) * 2 | 1) * 16
+
+
+def _sums_shared(v_dim: int, warps: int) -> int:
+    """Bytes of all warps' sums, row maxima and row sums, as attention/key_warps.h has them."""
+    return 16 * warps * (blocks(v_dim, 16) * 16 + 10) * 4
 
 
 RULES: Mapping[str, Rule] = {"attention": attention, "rope": partial(rope, eights=True)}
