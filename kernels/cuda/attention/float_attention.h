@@ -1,7 +1,7 @@
-// Attention of float32 on the tensor cores, each number in parts (common/float_parts.h). A block has
-// its queries and a tile of keys and values in shared memory, in parts; what the next product takes
-// is on its way to registers meanwhile. Warps divide rows and keys as those of mma_attention.h do.
-// Rows whose sums are not finite are computed again, by multiply-adds.
+// Attention of float32 on the tensor cores, each number in parts (common/float_parts.h). A block
+// has its queries and a tile of keys and values in shared memory, in parts; what the next product
+// takes is on its way to registers meanwhile. Warps divide rows and keys as those of
+// mma_attention.h do. Rows whose sums are not finite are computed again, by multiply-adds.
 #pragma once
 #include "kernels/cuda/attention/key_warps.h"
 #include "kernels/cuda/attention/online_softmax.h"
@@ -12,11 +12,12 @@ namespace npusim {
 // Whether registers hold a tile that is on its way besides what the warps sum up.
 constexpr bool kLoadsAhead = kWidest <= 128;
 
-// Rows in shared memory: parts beside each other, rows an odd number of chunks of 16 bytes apart, so
-// that the chunks of eight rows are in all banks.
+// Rows in shared memory: parts beside each other, rows an odd number of chunks of 16 bytes apart,
+// so that the chunks of eight rows are in all banks.
 template <int kCount, int kColumns>
 struct RowsInParts {
-  static constexpr int kChunks = (kColumns + 15) / 16 * 2, kPitch = (kFloatParts * kChunks | 1) * 16;
+  static constexpr int kChunks = (kColumns + 15) / 16 * 2,
+                       kPitch = (kFloatParts * kChunks | 1) * 16;
   static constexpr int kBytes = kCount * kPitch;
   // Fours of elements, which the threads share.
   static constexpr int kFours = kChunks * 2, kAll = kCount * kFours;
@@ -35,7 +36,8 @@ struct RowsInParts {
     const int thread = threadIdx.x;
     return (kThreads % kFours == 0 ? thread : n * kThreads + thread) % kFours * 4;
   }
-  // Fours from number `begin` on of rows on 16 bytes, `stride` apart; rows from `count` on are zero.
+  // Fours from number `begin` on of rows on 16 bytes, `stride` apart; rows from `count` on are
+  // zero.
   void load(const T* rows, int64_t stride, int count, int begin = 0) {
     const T* const first = as_base(rows + row_of(begin) * stride + column_of(begin));
 #pragma unroll
@@ -181,7 +183,8 @@ struct FloatRows {
         float products[kAtOnce][4];
         multiply_parts(q, k, products);
 #pragma unroll
-        for (int i = 0; i < kAtOnce * 4; ++i) scores[first + i / 4][i % 4] += products[i / 4][i % 4];
+        for (int i = 0; i < kAtOnce * 4; ++i)
+          scores[first + i / 4][i % 4] += products[i / 4][i % 4];
       }
     }
   }
@@ -196,7 +199,7 @@ struct FloatRows {
       unsigned w[kFloatParts][4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float(&two)[4] = weights[i + e / 2];
+        const float (&two)[4] = weights[i + e / 2];
         unsigned parts[kFloatParts];
         split_pair(two[e % 2 * 2], two[e % 2 * 2 + 1], parts);
 #pragma unroll
@@ -210,8 +213,8 @@ struct FloatRows {
 #pragma unroll
           for (int j = 0; j < kAtOnce / 2; ++j) {
             const int row = warp_key() + i * 8 + lane() % 16;
-            ldmatrix_transposed(v[p][j], shared + kValuesAt +
-                                             ValueRows::at(row, p, first + j * 2 + lane() / 16));
+            ldmatrix_transposed(
+                v[p][j], shared + kValuesAt + ValueRows::at(row, p, first + j * 2 + lane() / 16));
           }
         }
         float products[kAtOnce][4];
@@ -237,7 +240,8 @@ struct FloatRows {
     for (int tile = tiles.first; tile < tiles.last; ++tile) {
       const bool goes_on = tile + 1 < tiles.last;
       const int64_t key = first_key(tile) + warp_key();
-      const int eights = has_rows ? static_cast<int>(smaller<int64_t>((tiles.end - key + 7) / 8, kEights)) : 0;
+      const int eights =
+          has_rows ? static_cast<int>(smaller<int64_t>((tiles.end - key + 7) / 8, kEights)) : 0;
       load_values(tile, values);
       __syncthreads();  // keys are there, and the values before are used
       float scores[kEights][4];
@@ -344,7 +348,13 @@ inline void run(void* const* operands) {
                         [&](int row) { return head.q_row(first_row + row); });
   }
   const RowVisibility visibility(operands, keys, head, first_row + FloatRows::warp_row());
-  const FloatRows rows{operands, head, tiles, visibility, first_row, shared, is_wide(head.k, params.k_strides, kD),
+  const FloatRows rows{operands,
+                       head,
+                       tiles,
+                       visibility,
+                       first_row,
+                       shared,
+                       is_wide(head.k, params.k_strides, kD),
                        is_wide(head.v, params.v_strides, kV)};
   FloatAccumulator accumulator;
   rows.attend(accumulator);

@@ -9,7 +9,8 @@
 // performance" (2022), who split numbers in two. Henry, Tang and Heinecke, "Leveraging the
 // bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations" (2019), have three.
 // Infinities and what is beyond bfloat16's range have no such parts: sums that are not finite
-// are to be added up again, one product after another. Parts below bfloat16's least number are lost.
+// are to be added up again, one product after another. Parts below bfloat16's least number are
+// lost.
 #pragma once
 #include "kernels/cuda/common/mma.h"
 

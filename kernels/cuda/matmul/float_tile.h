@@ -1,5 +1,5 @@
-// A tile of a product of float32 numbers on the tensor cores, each in parts (float_parts.h). Sums that
-// are not finite are added up again, one product after another.
+// A tile of a product of float32 numbers on the tensor cores, each in parts (float_parts.h). Sums
+// that are not finite are added up again, one product after another.
 //
 // A `Source` gives four elements from a k on, 0 outside, and single ones, which are the same:
 //   Row a_row(int row), void a4(Row, int64_t k, float (&)[4]), float a(Row, int64_t k)

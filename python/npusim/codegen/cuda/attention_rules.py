@@ -20,7 +20,7 @@ _ATTENTION = GPU.attention
 _BLOCK = 256  # threads of a block that has one row
 _FLOAT32 = 0
 _LONGEST_HEAD = 256  # that tiles of attention take
-_KEYS = 64  # of a tile of 16-bit operands
+_KEYS = 64  # of a tile of 16-bit operands, and of what is split
 _FLOAT_KEYS = {64: 64, 128: 32, _LONGEST_HEAD: 16}  # of a tile of float32, by the widest row
 _LEAST_KEYS = 16  # of a tile, beside which registers and shared memory have two warps' rows
 _FLOAT_PARTS = 3  # of 16 bits, that float32 is multiplied in
@@ -43,7 +43,7 @@ def attention(p: Params) -> LaunchConfig:
         return LaunchConfig((launch,), scratch, has_position, defines=defines)
     most_warps = 4 if _keys(p) > _LEAST_KEYS else 2
     row_warps = min(1 if rows <= 16 else 2 if rows <= 32 else 4, most_warps)
-    tiles = blocks(as_int(p, "kv_len"), _keys(p))
+    tiles = blocks(as_int(p, "kv_len"), _KEYS)
     row_blocks = blocks(rows, 16 * row_warps)
     split = 1
     if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
