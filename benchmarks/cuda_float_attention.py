@@ -3,7 +3,7 @@
     PYTHONPATH=python:. python -m benchmarks.cuda_float_attention [--only NAME …]
 
 Cases are layers of models: heads of queries and of keys, rows, keys, columns. Times are medians of
-launches in one CUDA graph, microseconds: the rule's choice, other numbers of warps, of splits of the
+launches in one CUDA graph, microseconds: the rule's choice, other numbers of warps, of splits of
 keys and of blocks that a processor is to hold, and PyTorch's scaled_dot_product_attention in
 float32. Errors are the largest and the root of the mean square beside float64, relative to the
 largest value.

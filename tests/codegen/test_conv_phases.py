@@ -9,20 +9,22 @@ import torch
 from torch import Tensor, nn
 
 import npusim
-from npusim.abi.kernels import KERNELS
+from npusim.abi.kernels import KERNELS, PHASED
 from npusim.lowering.assemble import assemble
 from npusim.passes.run import run_passes
 from tests.codegen import host
 from tests.codegen.cases import TARGET
 
-# The layer, and how many plain convolutions it becomes; 1: it stays as it is.
+# The layer, and how many plain convolutions it becomes; 1: it stays as it is; 0: all at once.
 LAYERS: dict[str, tuple[nn.Module, int]] = {
-    "as large as the stride": (nn.ConvTranspose2d(16, 8, 2, 2), 4),
-    "larger": (nn.ConvTranspose2d(16, 8, 4, 2, 1), 4),
+    "as large as the stride": (nn.ConvTranspose2d(16, 8, 2, 2), 0),
+    "larger": (nn.ConvTranspose2d(16, 8, 4, 2, 1), 0),
+    "padding beyond the stride": (nn.ConvTranspose2d(16, 8, 6, 2, 4), 0),
     "odd": (nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1), 4),
     "grouped": (nn.ConvTranspose2d(16, 8, 5, 3, 2, groups=2), 9),
-    "one dimension": (nn.ConvTranspose1d(16, 8, 7, 4, 1), 4),
+    "one dimension": (nn.ConvTranspose1d(16, 8, 8, 4, 2), 0),
     "three dimensions": (nn.ConvTranspose3d(16, 4, 3, 2, 1), 8),
+    "three dimensions at once": (nn.ConvTranspose3d(16, 12, (4, 2, 1), (2, 2, 1), (1, 0, 0)), 0),
     "much padding": (nn.ConvTranspose2d(16, 8, 5, 2, 4), 4),
     "unlike strides": (nn.ConvTranspose2d(16, 8, (3, 5), (1, 2), (0, 2)), 2),
     "gaps": (nn.ConvTranspose2d(16, 8, 2, 3), 1),
@@ -44,8 +46,10 @@ class Added(nn.Module):
 
 
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
-@pytest.mark.parametrize("name", LAYERS)
-def test_phases_give_the_same(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name, dtype", [(n, torch.float16) for n in LAYERS] + [("larger", torch.float32)]
+)
+def test_phases_give_the_same(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Of small integers: sums are exact in any order."""
     layer, count = LAYERS[name]
     generator = torch.Generator().manual_seed(len(name))
@@ -59,18 +63,18 @@ def test_phases_give_the_same(name: str, tmp_path: Path) -> None:
     x = whole(2, 16, *(4, 5, 3)[: layer.weight.dim() - 2])  # type: ignore[union-attr, operator]
     more = whole(*layer(x).shape)
     want = model(x, more)
-    model.half()
-    given = (x.half(), more.half())
+    model.to(dtype)
+    given = (x.to(dtype), more.to(dtype))
     program = assemble(run_passes(npusim.extract_ir(model, given), TARGET), TARGET)
     keys = host.keys_of([program])
     commands = [c for c in program.methods[0].commands if program.kernels[c.kernel].name == "conv"]
-    assert len(commands) == count
+    assert len(commands) == max(count, 1)
     transposed = {KERNELS["conv"].unpack(c.params)["transposed"] for c in commands}
-    assert transposed == {int(count == 1)}
+    assert transposed == {PHASED if count == 0 else int(count == 1)}
     weights = {key: _bytes(value) for key, value in model.state_dict().items()}
     kernels = host.build(keys, tmp_path)
     (data,) = host.run_program(program, kernels, [_bytes(t) for t in given], weights)
-    got = torch.frombuffer(bytearray(data), dtype=torch.float16).reshape(want.shape)
+    got = torch.frombuffer(bytearray(data), dtype=dtype).reshape(want.shape)
     assert torch.equal(got.float(), want)
 
 

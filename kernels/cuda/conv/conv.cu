@@ -1,5 +1,5 @@
-// Convolution of one to three dimensions, grouped, dilated or transposed, as a product: rows are
-// output positions, K runs over taps and channels, B is what pack_b wrote.
+// Convolution of one to three dimensions, grouped, dilated or transposed (at once or in phases), as
+// a product: rows are output positions, K runs over taps and channels, B is what pack_b wrote.
 //
 // NPUSIM_PATH (common/paths.h) says how:
 //   TILE_MMA   16-bit operands whose channels are contiguous, a multiple of eight: tiles on the

@@ -117,7 +117,19 @@ constexpr bool kHasWindows =
     params.x_strides[0] * params.batch < 0x7fffffff &&
     (kMarksTaps || params.kernel[0] + params.kernel[1] + params.kernel[2] <= 32);
 
-inline Window window_at(int64_t place) {
+// Steps of the windows in each dimension, and how far before the input the first begins.
+struct WindowSteps {
+  int stride[3], pad[3];
+  WindowSteps() {
+#pragma unroll
+    for (int d = 0; d < 3; ++d) {
+      stride[d] = static_cast<int>(params.stride[d]);
+      pad[d] = static_cast<int>(params.pad[d]);
+    }
+  }
+};
+
+inline Window window_at(int64_t place, const WindowSteps& steps = WindowSteps()) {
   if (place >= kPositions) return {0, 0};
   if constexpr (is_pointwise()) {
     return {static_cast<int>(place * params.x_strides[4]), 1};
@@ -129,8 +141,7 @@ inline Window window_at(int64_t place) {
   for (int d = 2; d >= 0; --d) {
     const int kernel = static_cast<int>(params.kernel[d]);
     const int step = static_cast<int>(params.dilation[d]), in = static_cast<int>(params.in_size[d]);
-    const int at =
-        position.at[d] * static_cast<int>(params.stride[d]) - static_cast<int>(params.pad[d]);
+    const int at = position.at[d] * steps.stride[d] - steps.pad[d];
     window.first += at * static_cast<int>(params.x_strides[2 + d]);
     unsigned inside = 0;
 #pragma unroll

@@ -10,13 +10,15 @@ namespace npusim {
 constexpr int kTileRows = NPUSIM_TILE_ROWS, kTileColumns = NPUSIM_TILE_COLUMNS;
 constexpr int64_t kSliceK = ceil_div(ceil_div(kK, NPUSIM_SPLIT), 64) * 64;
 
+constexpr int64_t kParts = params.groups * kPhases;
+
 // Where a position's window lies: by its first tap and marks where those fit, else found tap by
 // tap.
 constexpr bool kKnowsWindows = !kTransposed && kHasWindows;
 template <bool kKnown>
 struct Place {
   Window window;
-  explicit Place(int64_t index) : window(window_at(index)) {}
+  Place(int64_t index, const WindowSteps& steps) : window(window_at(index, steps)) {}
   int64_t offset(int tap) const {
     return has_tap(window, tap) ? window.first + tap_offset(tap) : kPadding;
   }
@@ -25,7 +27,7 @@ template <>
 struct Place<false> {
   Position position;
   bool exists;
-  explicit Place(int64_t index)
+  Place(int64_t index, const WindowSteps&)
       : position(index < kPositions ? index : 0), exists(index < kPositions) {}
   int64_t offset(int tap) const {
     return exists ? input_offset<kTransposed>(position, tap) : kPadding;
@@ -34,7 +36,7 @@ struct Place<false> {
 
 struct Source {
   struct Row : Place<kKnowsWindows> {
-    Row() : Place<kKnowsWindows>(kPositions) {}
+    Row() : Place<kKnowsWindows>(kPositions, WindowSteps()) {}
     using Place<kKnowsWindows>::Place;
   };
   using Column = const W*;
@@ -42,9 +44,10 @@ struct Source {
   const X* x;  // channel 0 of the group
   const W* w;  // of the group
   int64_t first_row, first_column, end;
+  const Part& part;
   bool wide_x, wide_w;  // fours of channels, and of weights, lie on 16 bytes
 
-  Row a_row(int row) const { return Row(first_row + row); }
+  Row a_row(int row) const { return Row(first_row + row, part.steps); }
   Column b_column(int column) const { return Weights::column(w, first_column + column); }
   float a(const Row& row, int64_t k) const {
     if (k >= end) return 0.0f;
@@ -87,7 +90,7 @@ constexpr bool strides_are_wide() {
 // Finishes sums of a position and column of the group, or leaves them to `npusim_combine`.
 struct Output {
   Epilogue epilogue;
-  float* partial;  // [NPUSIM_SPLIT][groups][positions][columns]
+  float* partial;  // [NPUSIM_SPLIT][parts][positions][columns]
   int64_t group;
 
   void finish(int64_t row, int64_t column, float first, float second, bool both) const {
@@ -111,24 +114,26 @@ struct Output {
   }
 };
 
-inline Output output_of(void* const* operands, int64_t group) {
-  return {Epilogue(operands, 1, params.out_channels),
-          static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), group};
+inline Output output_of(void* const* operands, const Part& part) {
+  return {part.moved(Epilogue(operands, 1, params.out_channels)),
+          static_cast<float*>(operands[NPUSIM_ARGUMENTS - 1]), part.group};
 }
 
 inline void run(void* const* operands) {
-  const int64_t group = blockIdx.z % params.groups, begin = blockIdx.z / params.groups * kSliceK;
+  const Part part(blockIdx.z % kParts);
+  const int64_t begin = blockIdx.z / kParts * kSliceK;
   const int64_t end = smaller<int64_t>(begin + kSliceK, kK);
-  const X* x = static_cast<const X*>(operands[0]) + group * kChannels * params.x_strides[1];
-  const W* w = static_cast<const W*>(operands[1]) + group * Weights::kAll * kK;
+  const X* x = static_cast<const X*>(operands[0]) + part.group * kChannels * params.x_strides[1];
+  const W* w = static_cast<const W*>(operands[1]) + part.number * Weights::kAll * kK;
   const Source source{x,
                       w,
                       static_cast<int64_t>(blockIdx.x) * kTileRows,
                       static_cast<int64_t>(blockIdx.y) * kTileColumns,
                       end,
+                      part,
                       strides_are_wide() && is_aligned(x, 16),
                       is_aligned(w, 16)};
-  const Output output = output_of(operands, group);
+  const Output output = output_of(operands, part);
   wait_on_dependencies();
   constexpr bool kKContiguous = params.x_strides[1] == 1 && kChannels >= 8;
   using BlockTile = FloatTile<kTileRows, kTileColumns, NPUSIM_WARPS_M, NPUSIM_WARPS_N, kKContiguous,
@@ -152,14 +157,14 @@ inline void run(void* const* operands) {
 // Adds up the split-K slices of an output, in their order.
 inline void combine(void* const* operands) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  constexpr int64_t kEach = params.groups * kPositions * kColumns;
+  constexpr int64_t kEach = kParts * kPositions * kColumns;
   if (at >= kEach) return;
   const float* partial = static_cast<const float*>(operands[NPUSIM_ARGUMENTS - 1]);
   float sum = 0.0f;
 #pragma unroll
   for (int64_t slice = 0; slice < NPUSIM_SPLIT; ++slice) sum += partial[slice * kEach + at];
   const int64_t column = at % kColumns, row = at / kColumns % kPositions;
-  output_of(operands, at / kColumns / kPositions).finish(row, column, sum, 0.0f, false);
+  output_of(operands, Part(at / kColumns / kPositions)).finish(row, column, sum, 0.0f, false);
 }
 
 }  // namespace npusim

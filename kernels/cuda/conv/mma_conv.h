@@ -34,9 +34,10 @@ constexpr int kSumsAt = kWindowsAt + kTileRows * 8 + Vectors::kBytes, kResidualA
 struct WindowRow {
   Window window;
 
-  static void prepare(int64_t first_row) {
+  static void prepare(int64_t first_row, const WindowSteps& steps) {
     for (int row = threadIdx.x; row < kTileRows; row += BlockTile::kThreads) {
-      reinterpret_cast<Window*>(shared_memory + kWindowsAt)[row] = window_at(first_row + row);
+      reinterpret_cast<Window*>(shared_memory + kWindowsAt)[row] =
+          window_at(first_row + row, steps);
     }
     __syncthreads();
   }
@@ -51,7 +52,7 @@ struct AnyRow {
   Position position{0};
   bool exists = false;
 
-  static void prepare(int64_t) {}
+  static void prepare(int64_t, const WindowSteps&) {}
   static AnyRow of(int64_t first_row, int row) {
     const bool exists = first_row + row < kPositions;
     return {Position(exists ? first_row + row : 0), exists};
@@ -257,24 +258,24 @@ inline void reduce_slice(const Source& source, int rank) {
 
 inline void run(void* const* operands) {
   const int slice = blockIdx.z % NPUSIM_SPLIT;
-  const int64_t group = blockIdx.z / NPUSIM_SPLIT;
+  const Part part(blockIdx.z / NPUSIM_SPLIT);
   if (slice >= kSplit) return;  // only where launches do not overlap
   if constexpr (kSplit > 1) cluster_arrive();
   const int64_t begin = slice * kBlocksOfK / kSplit * BlockTile::kDepth;
   const int64_t end = smaller<int64_t>((slice + 1) * kBlocksOfK / kSplit * BlockTile::kDepth, kK);
   const bool wide = is_aligned(operands[0], 16) && is_aligned(operands[1], 16);
-  VectorEpilogue epilogue(Epilogue(operands, 1, params.out_channels));
+  VectorEpilogue epilogue(part.moved(Epilogue(operands, 1, params.out_channels)));
   epilogue.wide = epilogue.wide && NPUSIM_WIDE_Y;
-  const Source source{static_cast<const X*>(operands[0]) + group * kChannels,
-                      static_cast<const W*>(operands[1]) + group * Weights::kAll * kK,
+  const Source source{static_cast<const X*>(operands[0]) + part.group * kChannels,
+                      static_cast<const W*>(operands[1]) + part.number * Weights::kAll * kK,
                       blockIdx.x / kColumnTiles * kTileRows,
                       blockIdx.x % kColumnTiles * kTileColumns,
                       end,
-                      group,
+                      part.group,
                       wide && NPUSIM_WIDE,
                       epilogue};
   if constexpr (!kWeightsUnwritten) wait_on_dependencies();
-  Source::Row::prepare(source.first_row);
+  Source::Row::prepare(source.first_row, part.steps);
   BlockTile tile;
   tile.run<First::kB>(source, begin, end, shared_memory);
   if constexpr (kSplit > 1) {

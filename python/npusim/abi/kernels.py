@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from npusim.errors import TargetConstraintError
 from npusim.ir.symbolic import is_symbolic, upper
 
+PHASED = 2  # of conv's `transposed`
 RANK = 8  # most dimensions a strided kernel iterates over (after collapsing)
 POINTWISE_INPUTS = 12
 POINTWISE_INSTRUCTIONS = 64
@@ -300,7 +301,9 @@ KERNELS: dict[str, KernelDef] = {
         # Convolution as an indirect GEMM. w packed by pack_b (taps = kd*kh*kw, channels =
         # in_channels/groups). The channel stride of y and of the residual is 1, x's may be
         # anything. bias float32[has_bias][out_channels]. transposed: the gradient form
-        # (aten.conv_transpose), weight element (g, n, t, c) packed accordingly.
+        # (aten.conv_transpose), weight element (g, n, t, c) packed accordingly. PHASED: all phases
+        # of that, each a plain convolution of step 1; kernel, out_size, y_strides and r_strides are
+        # a phase's, w has the phases in place of groups, by their first taps, the last tap first.
         _def(
             "conv",
             "x, packed w, [bias], [residual], y",

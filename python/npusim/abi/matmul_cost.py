@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from npusim.abi.cost_rules import Cost, Rule, distinct, size_of, window_of
-from npusim.abi.kernels import Params
+from npusim.abi.kernels import PHASED, Params
 from npusim.abi.quantization import FORMATS, Quantization, quantized_bytes
 from npusim.abi.scalar import OPCODES
 from npusim.ir.types import CODE_SIZES
@@ -57,7 +57,19 @@ def _conv(p: Params, _: int | None) -> Cost:
     groups = p["groups"]
     channels, n = p["in_channels"] // groups, p["out_channels"] // groups
     packed = groups * _panels(n) * taps * channels * size_of(p, "w")
+    if p["transposed"] == PHASED:
+        return _phased(p, packed, y * taps * channels)
     return _convolved(p, packed, x * taps * n if p["transposed"] else y * taps * channels)
+
+
+def _phased(p: Params, weight_bytes: int, products: int) -> Cost:
+    """The cost of all phases, of which one is given."""
+    count = prod(p["stride"])
+    (x, *others), operations = _convolved(p, weight_bytes, products)
+    shared = p["has_bias"] > 0  # by the phases
+    vectors, others = others[1 : 1 + shared], [others[0], *others[1 + shared :]]
+    weights, *results = (count * size for size in others)
+    return [x, weights, *vectors, *results], count * operations
 
 
 def _conv_depthwise(p: Params, _: int | None) -> Cost:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from npusim.abi.kernels import PHASED
 from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.symbolic import is_symbolic
@@ -17,10 +18,11 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
 from npusim.ops.conv_patches import CHUNK, patch_rows
-from npusim.ops.conv_phases import phase_views, phases
+from npusim.ops.conv_phases import Phase, are_alike, phase_views, phases
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
 
+_JOINED_TAPS = 24  # of a phase, whose windows have a bit each
 _COPIED_ELEMENTS = 256  # of a window, from which on a row of its own is worth a copy
 
 
@@ -139,6 +141,26 @@ def _lower_phases(
     if is_symbolic((*x.shape, *y.shape, *w.shape)):
         return False
     found = phases(y.shape[2:], w.shape[2:], stride, padding)
+    if low.target.joins_phases and are_alike(found, stride) and _suits_joined(node, x, found):
+        of_y, of_residual = (
+            v and phase_views(found[0], stride, x, w, v, None)[2] for v in (y, residual)
+        )
+        assert of_y is not None
+        taps = tuple(one.taps for one in found[0])
+        params = {
+            **window_params(
+                x, of_y, kernel=taps, stride=stride, padding=padding, dilation=dilation
+            ),
+            "r_strides": strides5(of_residual) if of_residual is not None else [0] * 5,
+            **codes(x_dtype=x.dtype, y_dtype=y.dtype, w_dtype=w.dtype),
+            **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+            **extra,
+            "groups": 1,
+            "transposed": PHASED,
+        }
+        packed = _packed_phases(low, w, stride, taps)
+        low.emit("conv", params, [x, packed, *operands], [y])
+        return True
     for phase in found:
         of_x, of_w, of_y, of_residual = phase_views(phase, stride, x, w, y, residual)
         added = [*operands[:-1], of_residual] if of_residual is not None else operands
@@ -161,6 +183,33 @@ def _lower_phases(
         }
         low.emit(kernel, params, [of_x, packed, *added], [of_y])
     return bool(found)
+
+
+def _suits_joined(node: Node, x: View, found: Sequence[tuple[Phase, ...]]) -> bool:
+    """Tells whether tiles take all phases of one group: few taps, and chunks of channels."""
+    few = prod(one.taps for one in found[0]) <= _JOINED_TAPS
+    whole = x.dtype == "float32" or x.shape[1] % 8 == 0
+    return node.attrs["groups"] == 1 and few and whole and x.shape[0] * x.strides[0] < 2**31 - 1
+
+
+def _packed_phases(low: Lowering, w: View, stride: Sequence[int], taps: Sequence[int]) -> View:
+    """w [c, n, k…] becomes (phase, n, tap, c): phases by their first taps, the last tap first."""
+    w = low.dense(w)
+    rank, steps = len(stride), w.strides[2:]
+    last = sum(s * (t - 1) * step for s, t, step in zip(stride, taps, steps, strict=True))
+    by_phase = replace(
+        w,
+        offset=w.offset + last * w.element_size,
+        shape=(*stride, w.shape[1], *taps, w.shape[0]),
+        strides=(*steps, w.strides[1], *(-s * n for s, n in zip(stride, steps, strict=True)),
+                 w.strides[0]),
+    )  # fmt: skip
+    dense = low.dense(by_phase)
+    sizes = dense.strides[rank - 1], dense.strides[rank], w.shape[0], 1
+    return pack_b(
+        low, dense, groups=prod(stride), n=w.shape[1], taps=prod(taps), channels=w.shape[0],
+        strides=sizes,
+    )  # fmt: skip
 
 
 Packed = tuple[str, View, dict[str, Param]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from npusim.ir.graph import Node
 from npusim.ir.symbolic import is_symbolic
@@ -63,6 +64,12 @@ def phases(
     if any(phase.taps == 0 for dim in dims for phase in dim):
         return []
     return list(product(*dims))
+
+
+def are_alike(found: Sequence[tuple[Phase, ...]], stride: Sequence[int]) -> bool:
+    """Tells whether all phases of the stride have as many positions and taps as the first."""
+    sizes = {tuple((one.count, one.taps) for one in phase) for phase in found}
+    return len(sizes) == 1 and len(found) == prod(stride)
 
 
 def phase_views(

@@ -384,6 +384,22 @@ class TmaAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class FloatAttention:
+    """Attention of float32, in parts.
+
+    Attributes:
+        blocks_per_processor: that a processor holds. step_us: that they take 64 keys of heads of
+            64 in, side by side.
+        combine_us: to begin adding up splits of the keys. bytes_per_us: of their sums.
+    """
+
+    blocks_per_processor: int
+    step_us: float
+    combine_us: float
+    bytes_per_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention of many rows, in tiles of 64 keys.
 
@@ -396,6 +412,7 @@ class Attention:
         begin_us: that beginning and ending take.
         multiplications_per_us: of the device.
         tma: the same attention where TMA copies keys and values.
+        floats: the same of float32.
     """
 
     whole_tiles: int
@@ -406,6 +423,7 @@ class Attention:
     begin_us: float
     multiplications_per_us: float
     tma: TmaAttention
+    floats: FloatAttention
 
 
 @dataclass(frozen=True, slots=True)

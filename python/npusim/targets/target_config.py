@@ -238,6 +238,11 @@ class TargetConfig:
         return {"tma", "wgmma"} <= set(self.features)
 
     @property
+    def joins_phases(self) -> bool:
+        """Whether `conv` takes all phases of a transposed convolution at once."""
+        return self.code_format == "cubin"
+
+    @property
     def rows_normed(self) -> int:
         """Most rows of x that a product can begin with the norm of; 0: it takes a command."""
         return self.normed_rows if self.has("normed_linear") else 0

@@ -49,10 +49,28 @@ def attention(p: Params) -> LaunchConfig:
     if tiles > _ATTENTION.whole_tiles and row_blocks * heads < PROCESSORS:
         places = _ATTENTION.split_blocks_per_processor * PROCESSORS
         split = min(tiles, max(1, places // (row_blocks * heads)))
-    # Long rows of keys are what a block waits for: two warps share them.
-    shares = tiles > _ATTENTION.shared_row_tiles
+    if p["dtype"] == _FLOAT32:
+        if tiles > _ATTENTION.whole_tiles and row_warps == most_warps:
+            split = _float_split(p, row_blocks * heads, tiles)
+        shares = 1 < tiles <= _ATTENTION.whole_tiles and _keys(p) == _KEYS
+    else:
+        # Long rows of keys are what a block waits for: two warps share them.
+        shares = tiles > _ATTENTION.shared_row_tiles
     warps = 8 if split == 1 and row_warps == 4 and shares else most_warps
     return attention_tiles(p, row_warps, split, warps=warps)
+
+
+def _float_split(p: Params, row_blocks: int, tiles: int) -> int:
+    """Returns how many splits of the keys take least, where blocks fill the device in waves."""
+    fit, columns = _ATTENTION.floats, as_int(p, "head_dim") + as_int(p, "v_dim")
+    rows = as_int(p, "batch") * as_int(p, "heads") * as_int(p, "q_len")
+
+    def time(split: int) -> float:
+        waves = blocks(row_blocks * split, fit.blocks_per_processor * PROCESSORS)
+        combine = fit.combine_us + split * rows * columns * 4 / fit.bytes_per_us
+        return waves * blocks(tiles, split) * fit.step_us * columns / 128 + combine * (split > 1)
+
+    return min(range(1, tiles + 1), key=time)
 
 
 def attention_cluster(p: Params) -> LaunchConfig | None:
@@ -139,7 +157,7 @@ def _mma_attention_shared(
 
 
 def _float_attention_shared(block_rows: int, head_dim: int, v_dim: int, warps: int) -> int:
-    """Bytes that attention/float_attention.h takes: parts of queries, keys and values; then sums."""
+    """Bytes that attention/float_attention.h takes: parts of its operands, then sums."""
     keys = _float_keys(head_dim, v_dim)
     queries_and_keys = (block_rows + keys) * _row_bytes(head_dim)
     return max(queries_and_keys + keys * _row_bytes(v_dim), _sums_shared(v_dim, warps))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 
-from npusim.abi.kernels import Params
+from npusim.abi.kernels import PHASED, Params
 from npusim.codegen.cuda.matmul_rules import (
     GPU,
     PROCESSORS,
@@ -73,7 +73,7 @@ def conv(p: Params) -> LaunchConfig:
     tensor_cores = on_tensor_cores(p["x_dtype"], p["w_dtype"])
     if tensor_cores and channels % 8 == 0 and as_ints(p, "x_strides")[1] == 1:
         k, residual = _depth(p, channels), bool(p["residual"])
-        chosen = best_tile(positions, columns, k, groups=groups, residual=residual)
+        chosen = best_tile(positions, columns, k, groups=_parts(p), residual=residual)
         return conv_tiles(p, *chosen)
     if (
         tensor_cores
@@ -92,7 +92,7 @@ def conv(p: Params) -> LaunchConfig:
         parts=1,
         tensor_cores=False,
         arguments=2 + epilogue_operands(p),
-        batch=groups,
+        batch=_parts(p),
     )
 
 
@@ -123,7 +123,7 @@ def conv_tiles(p: Params, tile: ConvTile, split: int) -> LaunchConfig:
     waits = _residual_can_wait(p) and split == 1 and shared + tile.residual <= _MOST_SHARED
     defines["RESIDUAL_IN_SHARED"] = int(waits)
     shared += waits * tile.residual
-    launch = Launch((tiles, 1, groups * split), (tile.threads, 1, 1), shared)
+    launch = Launch((tiles, 1, _parts(p) * split), (tile.threads, 1, 1), shared)
     return LaunchConfig((launch,), defines=defines)
 
 
@@ -157,6 +157,11 @@ def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> flo
 
 def _depth(p: Params, channels: int) -> int:
     return prod(as_ints(p, "kernel")) * channels
+
+
+def _parts(p: Params) -> int:
+    """Groups of channels, or the phases of a transposed convolution that are computed at once."""
+    return prod(as_ints(p, "stride")) if p["transposed"] == PHASED else as_int(p, "groups")
 
 
 def _wide_result(p: Params) -> int:
