@@ -32,7 +32,7 @@ def _attention(
         "dtype": _FLOAT32, "scale": d**-0.5, **more,
     }  # fmt: skip
     if "has_mask" in more:
-        given |= {"mask_dtype": _FLOAT32, "mask_strides": (m * n, 0, n, 1)}
+        given = {"mask_dtype": _FLOAT32, "mask_strides": (m * n, 0, n, 1), **given}
     return _full("attention", given)
 
 
@@ -44,6 +44,9 @@ _CASES = {
     "wide heads, window": _attention((1, 1), (40, 90), (128, 96), causal=1, window=30),
     "widest heads": _attention((1, 1), (20, 40), (256, 200)),
     "keys split": _attention((1, 1), (5, 400), (64, 64)),
+    "one mask for all rows": _attention(
+        (2, 2), (20, 70), (32, 32), has_mask=1, mask_strides=(20 * 70, 0, 0, 1)
+    ),
     "capped": _attention((1, 1), (40, 70), (64, 64), softcap=2.0),
 }
 
@@ -60,7 +63,10 @@ def _operands(p: dict[str, Any]) -> list[Tensor]:
     torch.manual_seed(n)
     q = torch.randn(_BATCH, m, p["heads"], d).transpose(1, 2)
     k, v = (torch.randn(_BATCH, p["kv_heads"], n, e) for e in (d, p["v_dim"]))
-    return [q, k, v, *([torch.randn(_BATCH, 1, m, n)] if p["has_mask"] else [])]
+    masks = [torch.randn(_BATCH, 1, m, n)] if p["has_mask"] else []
+    if p["has_mask"] and p["mask_strides"][2] == 0:
+        masks[0][:] = masks[0][:, :, :1]
+    return [q, k, v, *masks]
 
 
 def _run(name: str, operands: list[Tensor], kernels: dict[host.Key, host.HostKernel]) -> Tensor:

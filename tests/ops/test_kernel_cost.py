@@ -77,6 +77,10 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
     ("conv", {"batch": 1, "in_channels": 4, "out_channels": 6, "in_size": (1, 3, 3),
               "out_size": (1, 5, 5), "kernel": (1, 2, 2), "groups": 2, "transposed": 1},
      (36 * 4, 2 * 16 * 4 * 2 * 4, 150 * 4), 2 * 36 * 4 * 3),
+    ("conv", {"batch": 1, "in_channels": 4, "out_channels": 6, "in_size": (1, 3, 3), "groups": 1,
+              "out_size": (1, 3, 3), "kernel": (1, 1, 2), "stride": (1, 2, 2), "has_bias": 1,
+              "residual": 1, "transposed": 2},  # of four phases
+     (36 * 4, 4 * 16 * 8 * 4, 6 * 4, 4 * 54 * 4, 4 * 54 * 4), 4 * 54 * (2 * 8 + 2)),
     ("conv_depthwise", {"batch": 2, "in_channels": 8, "out_channels": 8, "in_size": (1, 4, 4),
                         "out_size": (1, 2, 2), "kernel": (1, 3, 3), "act": 1},
      (256 * 4, 72 * 4, 64 * 4), 64 * (2 * 9 + 1)),

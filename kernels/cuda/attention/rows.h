@@ -147,6 +147,8 @@ struct RowVisibility {
   template <int kEights>
   void apply(float (&scores)[kEights][4], int first) const {
     const int key = first + threadIdx.x % 4 * 2;
+    constexpr bool kOneMask =
+        params.mask_strides[2] == 0 && (kGroup == 1 || params.mask_strides[1] == 0);
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
 #pragma unroll
@@ -155,7 +157,7 @@ struct RowVisibility {
         float score = scaled(scores[j][e]);
         const bool sees = i < visible_end[half] && i >= visible_begin[half];
         if constexpr (params.has_mask != 0) {
-          if (sees) score += mask[half].at(i);
+          if (sees) score += mask[kOneMask ? 0 : half].at(i);
         }
         scores[j][e] = sees ? score : kMasked;
       }
