@@ -142,24 +142,7 @@ def _lower_phases(
         return False
     found = phases(y.shape[2:], w.shape[2:], stride, padding)
     if low.target.joins_phases and are_alike(found, stride) and _suits_joined(node, x, found):
-        of_y, of_residual = (
-            v and phase_views(found[0], stride, x, w, v, None)[2] for v in (y, residual)
-        )
-        assert of_y is not None
-        taps = tuple(one.taps for one in found[0])
-        params = {
-            **window_params(
-                x, of_y, kernel=taps, stride=stride, padding=padding, dilation=dilation
-            ),
-            "r_strides": strides5(of_residual) if of_residual is not None else [0] * 5,
-            **codes(x_dtype=x.dtype, y_dtype=y.dtype, w_dtype=w.dtype),
-            **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
-            **extra,
-            "groups": 1,
-            "transposed": PHASED,
-        }
-        packed = _packed_phases(low, w, stride, taps)
-        low.emit("conv", params, [x, packed, *operands], [y])
+        _emit_joined(low, found, (stride, padding), (x, w, y, residual), operands, extra)
         return True
     for phase in found:
         of_x, of_w, of_y, of_residual = phase_views(phase, stride, x, w, y, residual)
@@ -183,6 +166,37 @@ def _lower_phases(
         }
         low.emit(kernel, params, [of_x, packed, *added], [of_y])
     return bool(found)
+
+
+def _emit_joined(
+    low: Lowering,
+    found: Sequence[tuple[Phase, ...]],
+    window: tuple[tuple[int, ...], tuple[int, ...]],
+    views: tuple[View, View, View, View | None],
+    operands: Sequence[View],
+    extra: Mapping[str, Param],
+) -> None:
+    """Emits all phases as one command, which is given the first one's part of y.
+
+    Args:
+        window: stride and padding of the transposed convolution.
+        views: x, w, y and the residual.
+    """
+    (stride, padding), (x, w, y, residual) = window, views
+    _, _, of_y, of_residual = phase_views(found[0], stride, x, w, y, residual)
+    taps = tuple(one.taps for one in found[0])
+    params = {
+        **window_params(
+            x, of_y, kernel=taps, stride=stride, padding=padding, dilation=(1,) * len(stride)
+        ),
+        "r_strides": strides5(of_residual) if of_residual is not None else [0] * 5,
+        **codes(x_dtype=x.dtype, w_dtype=w.dtype, y_dtype=y.dtype),
+        **codes(r_dtype=residual.dtype if residual is not None else y.dtype),
+        **extra,
+        "groups": 1,
+        "transposed": PHASED,
+    }
+    low.emit("conv", params, [x, _packed_phases(low, w, stride, taps), *operands], [y])
 
 
 def _suits_joined(node: Node, x: View, found: Sequence[tuple[Phase, ...]]) -> bool:
