@@ -18,11 +18,10 @@ from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
 from npusim.ops.conv_patches import CHUNK, patch_rows
-from npusim.ops.conv_phases import Phase, are_alike, phase_views, phases
+from npusim.ops.conv_phases import Phase, are_joined, packed_phases, phase_views, phases
 from npusim.ops.fused import NO_EPILOGUE, infer_conv, reference_conv
 from npusim.ops.linear import PANEL, epilogue, pack_b
 
-_JOINED_TAPS = 24  # of a phase, whose windows have a bit each
 _COPIED_ELEMENTS = 256  # of a window, from which on a row of its own is worth a copy
 
 
@@ -141,7 +140,8 @@ def _lower_phases(
     if is_symbolic((*x.shape, *y.shape, *w.shape)):
         return False
     found = phases(y.shape[2:], w.shape[2:], stride, padding)
-    if low.target.joins_phases and are_alike(found, stride) and _suits_joined(node, x, found):
+    one_group = node.attrs["groups"] == 1
+    if low.target.joins_phases and one_group and are_joined(found, stride, x):
         _emit_joined(low, found, (stride, padding), (x, w, y, residual), operands, extra)
         return True
     for phase in found:
@@ -196,34 +196,7 @@ def _emit_joined(
         "groups": 1,
         "transposed": PHASED,
     }
-    low.emit("conv", params, [x, _packed_phases(low, w, stride, taps), *operands], [y])
-
-
-def _suits_joined(node: Node, x: View, found: Sequence[tuple[Phase, ...]]) -> bool:
-    """Tells whether tiles take all phases of one group: few taps, and chunks of channels."""
-    few = prod(one.taps for one in found[0]) <= _JOINED_TAPS
-    whole = x.dtype == "float32" or x.shape[1] % 8 == 0
-    return node.attrs["groups"] == 1 and few and whole and x.shape[0] * x.strides[0] < 2**31 - 1
-
-
-def _packed_phases(low: Lowering, w: View, stride: Sequence[int], taps: Sequence[int]) -> View:
-    """w [c, n, k…] becomes (phase, n, tap, c): phases by their first taps, the last tap first."""
-    w = low.dense(w)
-    rank, steps = len(stride), w.strides[2:]
-    last = sum(s * (t - 1) * step for s, t, step in zip(stride, taps, steps, strict=True))
-    by_phase = replace(
-        w,
-        offset=w.offset + last * w.element_size,
-        shape=(*stride, w.shape[1], *taps, w.shape[0]),
-        strides=(*steps, w.strides[1], *(-s * n for s, n in zip(stride, steps, strict=True)),
-                 w.strides[0]),
-    )  # fmt: skip
-    dense = low.dense(by_phase)
-    sizes = dense.strides[rank - 1], dense.strides[rank], w.shape[0], 1
-    return pack_b(
-        low, dense, groups=prod(stride), n=w.shape[1], taps=prod(taps), channels=w.shape[0],
-        strides=sizes,
-    )  # fmt: skip
+    low.emit("conv", params, [x, packed_phases(low, w, stride, taps), *operands], [y])
 
 
 Packed = tuple[str, View, dict[str, Param]]

@@ -9,14 +9,18 @@ each position, and most of them hit nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from npusim.ir.graph import Node
 from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
+from npusim.lowering.context import Lowering
 from npusim.lowering.view import View
+from npusim.ops.linear import pack_b
+
+_JOINED_TAPS = 24  # of a phase, whose windows have a bit each
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,17 @@ def phases(
     return list(product(*dims))
 
 
-def are_alike(found: Sequence[tuple[Phase, ...]], stride: Sequence[int]) -> bool:
-    """Tells whether all phases of the stride have as many positions and taps as the first."""
+def are_joined(found: Sequence[tuple[Phase, ...]], stride: Sequence[int], x: View) -> bool:
+    """Tells whether tiles take all phases of one group at once.
+
+    Each has as many positions and taps as the first, which are few, and chunks of channels.
+    """
     sizes = {tuple((one.count, one.taps) for one in phase) for phase in found}
-    return len(sizes) == 1 and len(found) == prod(stride)
+    if len(sizes) != 1 or len(found) != prod(stride):
+        return False
+    few = prod(one.taps for one in found[0]) <= _JOINED_TAPS
+    whole = x.dtype == "float32" or x.shape[1] % 8 == 0
+    return few and whole and x.shape[0] * x.strides[0] < 2**31 - 1
 
 
 def phase_views(
@@ -89,6 +100,26 @@ def phase_views(
         if residual is not None:
             residual = residual.slice(d, one.start, one.count, step)
     return x, w, y, residual
+
+
+def packed_phases(low: Lowering, w: View, stride: Sequence[int], taps: Sequence[int]) -> View:
+    """w [c, n, k…] becomes (phase, n, tap, c): phases by their first taps, the last tap first."""
+    w = low.dense(w)
+    rank, steps = len(stride), w.strides[2:]
+    last = sum(s * (t - 1) * step for s, t, step in zip(stride, taps, steps, strict=True))
+    by_phase = replace(
+        w,
+        offset=w.offset + last * w.element_size,
+        shape=(*stride, w.shape[1], *taps, w.shape[0]),
+        strides=(*steps, w.strides[1], *(-s * n for s, n in zip(stride, steps, strict=True)),
+                 w.strides[0]),
+    )  # fmt: skip
+    dense = low.dense(by_phase)
+    sizes = dense.strides[rank - 1], dense.strides[rank], w.shape[0], 1
+    return pack_b(
+        low, dense, groups=prod(stride), n=w.shape[1], taps=prod(taps), channels=w.shape[0],
+        strides=sizes,
+    )  # fmt: skip
 
 
 def _phase(start: int, size: int, kernel: int, stride: int, padding: int) -> Phase:
