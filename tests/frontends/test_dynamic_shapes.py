@@ -95,6 +95,7 @@ def test_sizes_without_a_name_are_called_after_their_place() -> None:
         (lambda x: x[:, : x.shape[1] // 2 * 2 : 2], "float32[batch, seq//2, 4]"),
         (lambda x: x.narrow(1, x.shape[1] // 3, x.shape[1] // 3), "float32[batch, seq//3, 4]"),
         (lambda x: torch.arange(x.shape[1] - 1, -1, -1), "int64[seq]"),
+        (lambda x: x[:, -4:], "float32[batch, -max(0, seq - 4) + seq, 4]"),
     ],
 )
 def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: str) -> None:

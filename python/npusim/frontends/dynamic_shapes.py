@@ -161,9 +161,10 @@ class Sizes:
         """
         for condition in conditions:
             if not always(condition, self._symbols):
+                names = {v: sympy.Symbol(str(size)) for v, size in self._symbols.items()}
                 raise ExportError(
-                    f"PyTorch explains an operator in one way where {condition}, and in another "
-                    "way elsewhere.",
+                    "PyTorch explains an operator in one way where "
+                    f"{condition.xreplace(names)}, and in another way elsewhere.",
                     hint="Narrow the bounds of dynamic_shapes, or keep that size fixed.",
                 )
 
