@@ -85,8 +85,6 @@ class Shapes(nn.Module):
             x.view(batch, -1, 4).sum(1),
             x[:, ::2].flip(1),
             x[:, -3:].mean(1),
-            torch.cat([x[:, -6:], x], 1),  # of fewer, all
-            x[:, -6:-1:2] + 1,
             torch.zeros(batch, length, 2) + length,
             x.mean() * length + batch,
             x.cumsum(1).amax(1),

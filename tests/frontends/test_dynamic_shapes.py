@@ -103,6 +103,16 @@ def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: st
     assert str(graph.types[graph.outputs[0].value]) == text
 
 
+def test_the_last_elements_of_fewer_are_all() -> None:
+    def last(x: Tensor) -> Tensor:
+        return torch.cat([x[:, -4:], x, x[:, -5:-1:2] + 1], 1)
+
+    run = npusim.load(npusim.compile(extract(last, (3, 6, 4), dims=({0: B, 1: S},))), weights={})
+    for length in (1, 3, 4, 7):
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(torch.as_tensor(run(x)[0]), last(x))
+
+
 @pytest.mark.parametrize(
     ("function", "dims", "words"),
     [
