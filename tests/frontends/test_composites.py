@@ -72,6 +72,11 @@ def _grids() -> Calls:
         (lambda x, g, m=m, p=p, a=a: aten.grid_sampler_2d(x, g, m, p, a), (x, places))
         for m, p, a in modes for x in (_random(2, 3, 5, 6), image, _random(2, 3, 1, 6))
     ]  # fmt: skip
+    nowhere = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.3, 1, -1]).view(1, 1, 3, 2)
+    calls += [
+        (lambda x, g, m=m, p=p: aten.grid_sampler_2d(x, g, m, p, False), (image[1:, :1], nowhere))
+        for m, p in product((0, 1, 2), (0, 1, 2))
+    ]
     return calls
 
 
@@ -118,6 +123,7 @@ def _order() -> Calls:
     gap = x.clone()
     gap[1, 2] = float("nan")
     ordered, values = _random(3, 4).sort(-1).values, _random(3, 5)
+    values[1, 1:3] = torch.tensor([torch.nan, torch.inf])
     return [
         (lambda x: torch.kthvalue(x, 2, 1), (x,)),
         (lambda x: torch.kthvalue(x, 2, 0, True), (x,)),

@@ -95,11 +95,22 @@ def test_sizes_without_a_name_are_called_after_their_place() -> None:
         (lambda x: x[:, : x.shape[1] // 2 * 2 : 2], "float32[batch, seq//2, 4]"),
         (lambda x: x.narrow(1, x.shape[1] // 3, x.shape[1] // 3), "float32[batch, seq//3, 4]"),
         (lambda x: torch.arange(x.shape[1] - 1, -1, -1), "int64[seq]"),
+        (lambda x: x[:, -4:], "float32[batch, -max(0, seq - 4) + seq, 4]"),
     ],
 )
 def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: str) -> None:
     graph = extract(function, (3, 6, 4), dims=({0: B, 1: S},))
     assert str(graph.types[graph.outputs[0].value]) == text
+
+
+def test_the_last_elements_of_fewer_are_all() -> None:
+    def last(x: Tensor) -> Tensor:
+        return torch.cat([x[:, -4:], x, x[:, -5:-1:2] + 1], 1)
+
+    run = npusim.load(npusim.compile(extract(last, (3, 6, 4), dims=({0: B, 1: S},))), weights={})
+    for length in (1, 3, 4, 7):
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(torch.as_tensor(run(x)[0]), last(x))
 
 
 @pytest.mark.parametrize(

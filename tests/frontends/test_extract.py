@@ -131,6 +131,17 @@ def test_arguments_may_be_nested_named_and_constant() -> None:
     assert {n.attrs["other"] for n in graph.nodes if n.op == "aten.mul.Scalar"} == {2.0}
 
 
+@pytest.mark.parametrize("batch", [None, torch.export.Dim("batch", max=5)])
+def test_whole_numbers_are_arguments(batch: Any) -> None:
+    """PyTorch has symbols for them while it takes operators apart."""
+    model = Compute(lambda x, n, m: functional.softplus(x[:, :n]) * m)
+    shapes = None if batch is None else {"x": {0: batch}, "rest": (None, None)}
+    graph = npusim.extract_ir(model.eval(), (x(3, 4), 2, 7), dynamic_shapes=shapes)
+    assert [v.name for v in graph.inputs] == ["x"]
+    value = npusim.load(npusim.compile(graph), weights={})(x(3, 4))[0]
+    torch.testing.assert_close(value, model(x(3, 4), 2, 7))
+
+
 def test_unused_inputs_stay() -> None:
     graph = extract(Compute(lambda a, b, c: a + c), x(2), x(3), x(2))
     assert [v.type.shape for v in graph.inputs] == [(2,), (3,), (2,)]

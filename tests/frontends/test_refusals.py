@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
 
 import npusim
 from npusim.errors import ExportError
@@ -58,8 +59,26 @@ def test_all_results_that_depend_on_data_are_listed_at_once() -> None:
 
 
 def test_operators_for_control_flow() -> None:
-    model = Compute(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
-    assert "control flow operator cond is not supported" in refusal(model, torch.ones(2))
+    def counts(x: Tensor) -> Any:
+        body = (lambda i, x: i < 3, lambda i, x: (i + 1, x * 2))
+        return while_loop(*body, (torch.tensor(0), x))
+
+    message = refusal(Compute(counts), torch.ones(2))
+    assert "control flow operator while_loop is not supported; write the loop in Python" in message
+
+
+def test_buffers_that_change_places() -> None:
+    class Swapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.zeros(2))
+            self.register_buffer("b", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.a, self.b = self.b + x, self.a
+            return self.a + self.b
+
+    assert "assign a copy (self.a = self.b.clone())" in refusal(Swapping(), torch.ones(2))
 
 
 @torch.library.custom_op("npusim_refusals::changes", mutates_args=("x",))

@@ -99,6 +99,19 @@ def test_bounds_know_that_a_quotient_goes_along_with_its_dividend() -> None:
         assert bounds(size) == wanted
 
 
+def test_bounds_know_that_a_maximum_is_one_of_its_operands() -> None:
+    n, m = symbol("n", 1, 40), symbol("m", 4, 17)
+    for size, wanted in (
+        (n - maximum(0, n - 2), (1, 2)),
+        (n - 1 - maximum(0, n - 3), (0, 2)),
+        (maximum(n, m) - n, (0, 16)),
+        (minimum(n, 5) - n, (-35, 0)),
+        ((maximum(0, n - 4) + n + 1) // 2 - maximum(0, n - 4), (1, 2)),
+    ):
+        found = [evaluate(size, {"n": i, "m": j}) for i in range(1, 41) for j in range(4, 18)]
+        assert bounds(size) == wanted and wanted[0] <= min(found) and max(found) <= wanted[1]
+
+
 def test_equality_is_that_of_expressions() -> None:
     assert symbol("a", 1, 8) != B and B != 8 and B != 1 and B + 0 == B
     assert {B: "batch"}[symbol("b", 1, 8)] == "batch"

@@ -303,13 +303,18 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value would be inserted: as many places as elements are smaller."""
+    """Where each value would be inserted: as many places as elements are smaller.
+
+    NaN is the greatest value.
+    """
     if sorter is not None:
         ordered = torch.gather(ordered, -1, sorter)
     row, value = ordered.unsqueeze(-2), values.unsqueeze(-1)
     if ordered.dim() == 1:
         row = ordered
     before = row <= value if right or side == "right" else row < value
+    if value.is_floating_point():
+        before = before | value.isnan()
     return before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 

@@ -77,7 +77,8 @@ def decisions(program: ExportedProgram) -> Iterator[list[Any]]:
     """Yields a list that holds, at the end, the conditions that PyTorch took for granted inside.
 
     torch.export closes the records of a program when it is done; decomposing it asks more. Sizes
-    that it found to be one, since an operator wants that, stand in the conditions as one.
+    that it found to be one, since an operator wants that, stand in the conditions as one. What is
+    a symbol there only since an argument of forward is a whole number stands as that number.
     """
     found: list[Any] = []
     environment = _environment(program)
@@ -85,12 +86,17 @@ def decisions(program: ExportedProgram) -> Iterator[list[Any]]:
         yield found
         return
     before, closed = len(environment.guards), environment.frozen
+    sizes = set(environment.var_to_range)
     environment.frozen = False
     try:
         yield found
     finally:
         environment.frozen = closed
-    one = {v: by for v, by in environment.replacements.items() if by.is_Symbol}
+    one = {
+        v: by
+        for v, by in environment.replacements.items()
+        if by.is_Symbol or (by.is_Integer and v not in sizes)
+    }
     found += [sympy.sympify(guard.expr).xreplace(one) for guard in environment.guards[before:]]
 
 
@@ -155,9 +161,10 @@ class Sizes:
         """
         for condition in conditions:
             if not always(condition, self._symbols):
+                names = {v: sympy.Symbol(str(size)) for v, size in self._symbols.items()}
                 raise ExportError(
-                    f"PyTorch explains an operator in one way where {condition}, and in another "
-                    "way elsewhere.",
+                    "PyTorch explains an operator in one way where "
+                    f"{condition.xreplace(names)}, and in another way elsewhere.",
                     hint="Narrow the bounds of dynamic_shapes, or keep that size fixed.",
                 )
 

@@ -38,6 +38,15 @@ _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _WIDEST = {float: torch.float64, complex: torch.complex128}
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
+# What to write for operators that call functions.
+_INSTEAD = {
+    "cond": "call torch.where on what both branches compute",
+    "while_loop": "write the loop in Python, with a number of turns that is no tensor",
+    "scan": "write the loop over the first dimension in Python",
+    "map_impl": "write the loop over the first dimension in Python, or call torch.vmap",
+    "flex_attention": "call torch.nn.functional.scaled_dot_product_attention",
+}
+
 
 @dataclass(frozen=True)
 class _Fraction:
@@ -158,7 +167,10 @@ class _Translation:
             name = getattr(target, "__name__", str(target))
             if name.startswith("auto_functionalized"):
                 raise ExportError(f"{node.args[0]} changes its operands; have it return new ones")
-            raise ExportError(f"the control flow operator {name} is not supported.")
+            raise ExportError(
+                f"the control flow operator {name} is not supported"
+                + "".join(f"; {way}" for known, way in _INSTEAD.items() if name.startswith(known))
+            )
         elif not self._has_known_shapes(node.meta.get("val")):
             raise ExportError(
                 "the shape of its result depends on the values of tensors; keep the shape "

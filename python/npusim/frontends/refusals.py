@@ -60,6 +60,12 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "Return a dict, tuple or dataclass of tensors; leave out caches (use_cache=False).",
     ),
     (
+        r"SpecViolationError",
+        "torch.export gives a program that it does not accept itself, as where a buffer is "
+        "assigned another one",
+        "To a buffer, assign a copy (self.a = self.b.clone()).",
+    ),
+    (
         r"fake impl|fake tensor|meta kernel|Meta' backend|FakeTensor",
         "an operator does not say which shapes it gives",
         "Register it with npusim.register_op, or give it a fake implementation "

@@ -134,17 +134,18 @@ def _place(at: Tensor, size: int, align: bool) -> Tensor:
 
 
 def _padded(at: Tensor, size: int, mode: int, align: bool) -> Tensor:
-    """Returns the places to read instead of those outside."""
+    """Returns the places to read instead of those outside; NaN is the first there."""
     if mode == _ZEROS:
         return at
+    first = at.new_zeros(())
     if mode == _BORDER:
-        return at.clamp(0, size - 1)
+        return at.fmax(first).clamp_max(size - 1)
     twice = 2 * (size - 1) if align else 2 * size  # there and back again
     if align and size == 1:
         return torch.zeros_like(at)
     low = 0.0 if align else -0.5
     rest = torch.fmod((at - low).abs(), twice)
-    return (torch.minimum(rest, twice - rest) + low).clamp(0, size - 1)
+    return (torch.minimum(rest, twice - rest) + low).fmax(first).clamp_max(size - 1)
 
 
 class _Reader:

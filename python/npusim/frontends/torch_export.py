@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, first_line
 from npusim.frontends import decompositions as policy
+from npusim.frontends.branches import write_as_choices
 from npusim.frontends.complex_pairs import write_as_pairs
 from npusim.frontends.complex_rules import RULES as COMPLEX_RULES
 from npusim.frontends.constant_values import ASKING, decided
@@ -65,7 +66,8 @@ def extract_ir(
 ) -> Graph:
     """Extracts the graph of a model, without its weights.
 
-    What a mask chooses, and torch.export refuses, is computed for all rows (selected_rows.py).
+    What a mask chooses, and torch.export refuses, is computed for all rows (selected_rows.py). Of
+    `torch.cond` both branches are computed (branches.py), so that both have to be able to run.
 
     Args:
         model: in evaluation mode, on any device, the meta device included; its weights are
@@ -184,6 +186,7 @@ def _export(
                 strict=strict,
                 dynamic_shapes=dynamic_shapes,
             )
+            write_as_choices(program.graph_module)
             policy.keep_replaced_buffers(program.graph)
             policy.keep_instance_norm(program.graph)
             progress("decomposing", 1, 3)

@@ -473,6 +473,8 @@ def _bounds(value: Dim) -> tuple[int, int]:
         low, high = min(values), max(values)
     elif (found := _shared_quotient(value)) is not None:
         low, high = _beside_quotient(value, *found, (low, high))
+    elif (chosen := _shared_choice(value)) is not None:
+        low, high = _beside_choice(value, *chosen, (low, high))
     if max(abs(low), abs(high)) > _MAX_NUMBER:
         raise SymbolicSizeError(f"{value} may be beyond 64 bits ({describe(value.symbols)}).")
     return low, high
@@ -495,10 +497,21 @@ def _interval(value: Dim) -> tuple[int, int]:
 
 def _shared_quotient(value: Dim) -> tuple[Monomial, int] | None:
     """Returns a term k * (a // c) whose symbols other terms read as well, so that they go along."""
+    return _shared(value, _is_quotient)
+
+
+def _shared_choice(value: Dim) -> tuple[Call, int] | None:
+    """Returns a maximum or minimum and its factor, where other terms read its symbols as well."""
+    found = _shared(value, lambda atom: isinstance(atom, Call) and atom.op in ("max", "min"))
+    return None if found is None else (cast(Call, found[0][0][0]), found[1])
+
+
+def _shared(value: Dim, wanted: Callable[[Atom], bool]) -> tuple[Monomial, int] | None:
+    """Returns the first of a few terms k * a, a wanted, whose symbols other terms read as well."""
     found = [
         (monomial, coefficient)
         for monomial, coefficient in value.terms
-        if len(monomial) == 1 and monomial[0][1] == 1 and _is_quotient(monomial[0][0])
+        if len(monomial) == 1 and monomial[0][1] == 1 and wanted(monomial[0][0])
     ]
     for monomial, coefficient in found if len(found) <= _MAX_QUOTIENTS else []:
         others = Dim({m: c for m, c in value.terms if m != monomial})
@@ -526,6 +539,36 @@ def _beside_quotient(
         low, high = -(-lower(rest + ends[0]) // scale), upper(rest + ends[1]) // scale
     except SymbolicSizeError:  # a number beyond 64 bits on the way
         return known
+    return max(low, known[0]), min(high, known[1])
+
+
+def _beside_choice(
+    value: Dim, choice: Call, coefficient: int, known: tuple[int, int]
+) -> tuple[int, int]:
+    """Narrows bounds of a sum with k * max(a, b), or min: it is one of the sums with k * a, k * b.
+
+    The larger or the smaller of these, where nothing else in the sum reads the maximum.
+    """
+    whole, symbols = _int(value), {s.name: dim_of(s) for s in value.symbols}
+
+    def taking(operand: int) -> int:
+        def chosen(a: int, b: int) -> int:
+            same = (a, b) == (choice.a, choice.b)
+            return operand if same else OPERATIONS[choice.op](a, b)
+
+        return cast(int, computed(value, symbols, {**OPERATIONS, choice.op: chosen}))
+
+    try:
+        sums = taking(choice.a), taking(choice.b)
+        lows, highs = zip(*map(bounds, sums), strict=True)
+        once = all(
+            found == whole + coefficient * (operand - dim_of(choice))
+            for found, operand in zip(sums, (choice.a, choice.b), strict=True)
+        )
+    except SymbolicSizeError:  # a number beyond 64 bits on the way
+        return known
+    pick = max if (coefficient > 0) == (choice.op == "max") else min
+    low, high = (pick(lows), pick(highs)) if once else (min(lows), max(highs))
     return max(low, known[0]), min(high, known[1])
 
 

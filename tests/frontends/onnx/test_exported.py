@@ -29,6 +29,16 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+class Resizing(nn.Module):
+    """Images of sizes that are no whole number of times the input's, by their corners."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        how = {"scale_factor": 1.7, "align_corners": True}
+        return nn.functional.interpolate(
+            nn.functional.interpolate(x, mode="bilinear", **how), mode="bicubic", **how
+        )
+
+
 def convolutional() -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU()),
@@ -44,8 +54,11 @@ def transformer() -> nn.Module:
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(convolutional, (2, 3, 16, 16)), (transformer, (2, 3, 32, 32)), (Recurrent, (2, 4, 6))],
-    ids=["convolutional", "transformer", "recurrent"],
+    [
+        *((convolutional, (2, 3, 16, 16)), (transformer, (2, 3, 32, 32)), (Recurrent, (2, 4, 6))),
+        (Resizing, (1, 2, 5, 6)),
+    ],
+    ids=["convolutional", "transformer", "recurrent", "resizing"],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the legacy exporter, of itself
 def test_agrees_with_onnx_runtime(make, shape, dynamo: bool, tmp_path: Path) -> None:

@@ -172,8 +172,8 @@ def _coordinates(axis: Axis, mode: str, box: tuple[float, float] | None) -> Arra
         return centre * (1 - adjust) + (out + 0.5) / scale - 0.5
     if mode == "pytorch_half_pixel":
         return (out + 0.5) / scale - 0.5 if length > 1 else np.zeros_like(out)
-    if mode == "align_corners":
-        return out * (size - 1) / (exact - 1) if exact > 1 else np.zeros_like(out)
+    if mode == "align_corners":  # by what there is, not by what a factor would make exactly
+        return out * (size - 1) / (length - 1) if length > 1 else np.zeros_like(out)
     if mode == "asymmetric":
         return out / scale
     if mode == "tf_half_pixel_for_nn":

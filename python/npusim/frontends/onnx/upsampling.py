@@ -88,7 +88,8 @@ def nearest(
 
 def linear(x: Tensor, axes: Sequence[Axis], coordinates: str) -> Tensor | None:
     """Returns x upsampled by linear interpolation, or None where PyTorch has no such one."""
-    if not _fits(x, axes) or not all(axis.is_exact for axis in axes):
+    corners = coordinates == "align_corners"  # whose factor is that of the sizes
+    if not _fits(x, axes) or not (corners or all(axis.is_exact for axis in axes)):
         return None
     if coordinates == "pytorch_half_pixel":  # takes the first element where there is one result
         for axis in axes[2:]:
@@ -100,11 +101,11 @@ def linear(x: Tensor, axes: Sequence[Axis], coordinates: str) -> Tensor | None:
                     "where there are more; let sizes begin higher (least, greatest)."
                 )
             return None
-    elif coordinates not in ("half_pixel", "align_corners"):
+    elif coordinates != "half_pixel" and not corners:
         return None
     name = f"upsample_{_LINEAR[len(axes) - 2]}.default"
     size = [axis.length for axis in axes[2:]]
-    return x.op(name, size, coordinates == "align_corners")
+    return x.op(name, size, corners)
 
 
 def _fits(x: Tensor, axes: Sequence[Axis]) -> bool:
