@@ -2,7 +2,7 @@
 
 `CLASSES` are those that a preset is fitted to; `BEYOND` are what networks of images by the batch
 have besides: products of many rows and of rows that no 16 bytes divide, and what works across the
-innermost dimension.
+innermost dimension, products of two tensors by the batch, and images of another size.
 """
 
 from __future__ import annotations
@@ -281,6 +281,49 @@ def many_images(draw: random.Random, largest: float) -> Layer:
             return layer, (batch, channels, size, size)
 
 
+class Along(nn.Module):
+    """Products of two tensors that sum over tokens, as linear attention does."""
+
+    def __init__(self, m: int) -> None:
+        super().__init__()
+        self.m = m
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [batch, tokens, m + n] to [batch, m, n]."""
+        return x[..., : self.m].mT @ x[..., self.m :]
+
+
+def token_products(draw: random.Random, largest: float) -> Layer:
+    """Products of two tensors by the batch, many of them of few or of ragged rows: sums over
+    tokens, scores of windows."""
+    while True:
+        batch, tokens = (
+            size_of(draw, 8, 1 << 13, 1),
+            draw.choice((9, 16, 49, 64, 196, 197, 256, 785)),
+        )
+        m, n = (draw.choice((8, 9, 16, 24, 32, 49, 64, 81)) for _ in range(2))
+        if 2.0 * batch * tokens * m * n <= largest and batch * tokens * (m + n) <= IMAGES:
+            if draw.random() < 0.5:
+                return Along(m), (batch, tokens, m + n)
+            return Products(tokens), (batch, tokens + n, m)
+
+
+def resizes(draw: random.Random, _: float) -> Layer:
+    """Images of another size, of what a convolution has left in its layout."""
+    while True:
+        batch, size = draw.choice((1, 1, 4, 8)), draw.choice((7, 14, 16, 28, 32, 56, 64))
+        channels, scale = size_of(draw, 8, 512), draw.choice((2.0, 2.0, 4.0))
+        if batch * channels * (size * scale) ** 2 <= IMAGES:
+            before = nn.Conv2d(channels, channels, 1, groups=channels)
+            mode = draw.choice(("nearest", "bilinear"))
+            return nn.Sequential(before, nn.Upsample(None, scale, mode)), (
+                batch,
+                channels,
+                size,
+                size,
+            )
+
+
 def _column_sums(x: Tensor) -> Tensor:
     return x.sum(1)
 
@@ -365,6 +408,8 @@ BEYOND = {
     "across": across,
     "short_rows": short_rows,
     "many_images": many_images,
+    "token_products": token_products,
+    "resizes": resizes,
     "gathers": gathers,
     "broadcasts": broadcasts,
 }
