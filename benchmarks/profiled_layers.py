@@ -324,6 +324,45 @@ def resizes(draw: random.Random, _: float) -> Layer:
             )
 
 
+def grouped_images(draw: random.Random, largest: float) -> Layer:
+    """A convolution in groups of 2 to 8 channels, or a transposed one."""
+    while True:
+        each, size = draw.choice((2, 2, 4, 4, 8, 8, 16)), draw.choice((7, 14, 28, 56))
+        channels, kernel = size_of(draw, 16, 512, 16), draw.choice((3, 3, 5))
+        if draw.random() < 0.4:
+            out = size_of(draw, 8, 256)
+            layer: nn.Module = nn.ConvTranspose2d(channels, out, draw.choice((2, 4)), 2)
+            work = 8.0 * size**2 * channels * out
+        else:
+            groups, stride = channels // each, draw.choice((1, 1, 2))
+            layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=groups)
+            work = 2.0 * (size / stride) ** 2 * channels * each * kernel**2
+        if work <= largest:
+            return layer, (1, channels, size, size)
+
+
+class Skip(nn.Module):
+    """What a U-Net keeps of a level beside what comes up again from the one below."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(channels, channels, 1, groups=channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [batch, channels, height, width] to twice as many channels."""
+        near = self.before(x)
+        below = nn.functional.max_pool2d(near, 2)
+        return torch.cat((near, nn.functional.interpolate(below, scale_factor=2.0)), 1)
+
+
+def skips(draw: random.Random, _: float) -> Layer:
+    """A pool that reads one half of the channels of an image."""
+    channels, size = size_of(draw, 8, 256), draw.choice((16, 32, 64, 128, 256))
+    while channels * size**2 > WEIGHTS >> 2:
+        channels = max(8, channels // 16 * 8)
+    return Skip(channels), (1, channels, size, size)
+
+
 def _column_sums(x: Tensor) -> Tensor:
     return x.sum(1)
 
@@ -410,6 +449,8 @@ BEYOND = {
     "many_images": many_images,
     "token_products": token_products,
     "resizes": resizes,
+    "grouped_images": grouped_images,
+    "skips": skips,
     "gathers": gathers,
     "broadcasts": broadcasts,
 }

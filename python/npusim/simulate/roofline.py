@@ -27,6 +27,7 @@ from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.simulate.forms import form_of, taps
 from npusim.simulate.gathered import gathered
+from npusim.simulate.launches import busy_seconds, launch_of, stored_apart
 from npusim.simulate.shares import (
     POINT_COLUMNS,
     POINTS,
@@ -35,11 +36,12 @@ from npusim.simulate.shares import (
     tile_blocks,
     transformed,
 )
-from npusim.targets.roofline import Roofline, RooflineClass
+from npusim.targets.roofline import GRIDS, Roofline, RooflineClass
 
 Seconds = float | np.ndarray
 Moved = tuple[tuple[int, int], ...]  # bytes, and their reach
 
+LAUNCHES = GRIDS[-1]
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
 
@@ -63,6 +65,8 @@ class Work:
         form: of its operands (`forms.py`).
         finish: multiply-adds of activations of what a product computes.
         pieces: rows or elements that are fetched one by one; None: of another kind (`gathered.py`).
+        stem, launch: of which a GPU's launch rules say how long its tiles take (`launches.py`).
+        apart: elements of a product's result that are stored one by one.
     """
 
     operations: int
@@ -79,6 +83,9 @@ class Work:
     form: str = ""
     finish: int = 0
     pieces: int | None = None
+    stem: str = ""
+    launch: bytes = b""
+    apart: int = 0
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -121,9 +128,22 @@ class Work:
         """
         if self.pieces is not None:
             return self.pieces
+        if kind.grid == LAUNCHES:
+            return self.apart
         if kind.grid == POINTS:
             return transformed(self.groups, self.rows, self.columns, self.depth)
         return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
+
+    def compute(self, kind: RooflineClass, device: Roofline) -> float:
+        """Returns the seconds of its arithmetic, were all cores to reach the peak with it."""
+        tiles = busy_seconds(self.stem, self.launch) if kind.grid == LAUNCHES else None
+        if tiles is not None:
+            return tiles
+        peak = device.peak(self.dtype)
+        reached = (
+            peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
+        )
+        return self.operations * self.whole(kind) / (1e12 * reached)
 
     def items(self, kind: RooflineClass) -> int:
         """Returns what `item_us` is the time of."""
@@ -157,7 +177,7 @@ class Work:
             threads: of the cores, that compute it; 0: all.
         """
         working = threads or cores
-        if working > 1 and kind.grid:
+        if working > 1 and kind.grid not in ("", LAUNCHES):
             sizes = self.groups, self.rows, self.columns, self.depth
             return cores * busiest(kind.grid, sizes, working)
         if working == 1 or not (kind.task_rows or kind.task_operations):
@@ -269,6 +289,9 @@ def work_of(
         form=form_of(stem, fields),
         finish=_finish(stem, fields, groups * rows * columns),
         pieces=gathered(stem, fields),
+        stem=stem,
+        launch=launch_of(stem, fields),
+        apart=stored_apart(stem, fields),
     )
 
 
@@ -281,10 +304,8 @@ def _finish(stem: str, p: Params, elements: int) -> int:
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     """Returns how long a command takes."""
     kind = work.kind(stem, device)
-    peak = device.peak(work.dtype)
-    reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
     uneven = work.uneven(kind, device.cores, device.threads)
-    compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
+    compute = work.compute(kind, device) / kind.compute_share * uneven
     moved, before = work.moves(kind, device.cores)
     level, alone = _memory(moved, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)

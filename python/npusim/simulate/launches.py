@@ -1,0 +1,60 @@
+"""What a GPU's own launch rules say of a command: the time of the tiles that they choose.
+
+The rules are asked (`codegen/cuda/estimates.py`), so that what is predicted is what is launched. A
+class of commands whose `grid` is "launches" takes its arithmetic from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+from npusim.abi.kernels import KERNELS, Params
+from npusim.codegen.cuda.estimates import busy_microseconds
+from npusim.ir.types import CODE_SIZES
+
+_STEMS = (
+    *("linear", "linear_before_norm", "linear_behind_norm", "linear_rope_append"),
+    *("matmul", "conv", "conv_depthwise", "attention"),
+)
+_CHUNK = 16  # bytes that a thread stores at once
+
+
+def launch_of(stem: str, params: Params) -> bytes:
+    """Returns what `busy_seconds` takes of a command; empty where no rule estimates its kernel.
+
+    Args:
+        stem: of its kernel.
+        params: all of its kernel's fields.
+    """
+    return KERNELS[stem].pack(params) if stem in _STEMS else b""
+
+
+@cache
+def busy_seconds(stem: str, launch: bytes) -> float | None:
+    """Returns how long the tiles take that the launch rule chooses; None: it does not say."""
+    found = busy_microseconds(stem, KERNELS[stem].unpack(launch))
+    return None if found is None else 1e-6 * found
+
+
+def stored_apart(stem: str, params: Params) -> int:
+    """Returns the elements of a product's result that are stored one by one.
+
+    Tiles store 16 bytes at once where every row of the result begins on a multiple of as many.
+    """
+    if stem == "linear":
+        rows, columns, steps = params["m"], params["n"], (params["n"],)
+        code = params["y_dtype"]
+    elif stem == "conv":
+        y = params["y_strides"]
+        rows = params["batch"] * math.prod(params["out_size"])
+        columns, steps = params["out_channels"], (y[0], *y[2:])
+        code = params["y_dtype"]
+    else:
+        return 0
+    return 0 if _whole(steps, CODE_SIZES[code]) else rows * columns
+
+
+def _whole(steps: Sequence[int], size: int) -> bool:
+    return all(step * size % _CHUNK == 0 for step in steps)
