@@ -363,6 +363,26 @@ def skips(draw: random.Random, _: float) -> Layer:
     return Skip(channels), (1, channels, size, size)
 
 
+def few_elements(draw: random.Random, _: float) -> Layer:
+    """A copy, a function, rows by an index or a small sum of few elements, as steps of small
+    networks are made of."""
+    kinds = (_turned, _turned, _beside, _gated, _gated, _rows_at, _row_sums, nn.Softmax(-1))
+    count, width = size_of(draw, 1, 64, 1), size_of(draw, 4, 512, 1)
+    return Elementwise([draw.choice(kinds)]), (count, width)
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.mT.contiguous()
+
+
+def _beside(x: Tensor) -> Tensor:
+    return torch.cat((x, x), 1)
+
+
+def _gated(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * torch.tanh(x) + x
+
+
 def _column_sums(x: Tensor) -> Tensor:
     return x.sum(1)
 
@@ -449,6 +469,7 @@ BEYOND = {
     "many_images": many_images,
     "token_products": token_products,
     "resizes": resizes,
+    "few_elements": few_elements,
     "grouped_images": grouped_images,
     "skips": skips,
     "gathers": gathers,

@@ -21,6 +21,7 @@ import numpy as np
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.roofline import (
+    LAUNCHES,
     RooflineTime,
     Work,
     call_time,
@@ -55,6 +56,7 @@ _LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
 _HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)  # of overlap: above 1
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
+_SURE = 0.1  # likewise, of how long a launch rule's tiles take, beside 1: these were measured
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
 _SCALE = 0.1  # of an error from which on a command is an outlier
 _ABSURD = 100  # times faster than the peaks
@@ -322,11 +324,15 @@ def _fit_numbers(
     # What ran beside a profile is in its times by some such part: they say as much less.
     trust = 1 / (1 + np.array([sample.disturbed for sample in samples]) / _SCALE)
 
+    usual, prior = np.log(_USUAL), np.full(len(_USUAL), _PRIOR)
+    if shaped.grid == LAUNCHES:
+        usual[0], prior[0] = 0.0, _SURE
+
     def off(x: np.ndarray) -> np.ndarray:
         numbers = np.exp(x)
         compute, memory, overlap = numbers[_FIXED:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
-        unusual = _PRIOR * (x[_FIXED:] - np.log(_USUAL))  # decides what the commands leave open
+        unusual = prior * (x[_FIXED:] - usual)  # decides what the commands leave open
         errors = np.log((fixed @ numbers[:_FIXED] + busy + finish) / measured)
         return np.concatenate([trust * errors, unusual])
 

@@ -1,8 +1,9 @@
 """How operands of a command lie, as far as it decides which of a stem's kernels computes it.
 
 A device that is known by a roofline has a class of commands for each kernel where these differ by
-far (`targets/roofline.py`); a class that names no form holds all of them. Forms say nothing of a
-device: what they are of is in the command's parameters alone.
+far (`targets/roofline.py`); a class that names no form holds all of them, and one that names a form
+those of which more is said behind a comma, too. Forms say nothing of a device: what they are of is
+in the command's parameters alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from npusim.simulate.gathered import index_run, rows_apart
 
 PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
 FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
+UNALIGNED = "packed, unaligned"  # of which some row begins on no 16 bytes
 LOOSE = "loose"  # other factors of products
+FLOATS = "loose, float32"  # both of which have 32 bits
 STRAIGHT = "straight"  # a copy whose neighbours were neighbours, or a sum of neighbours
 ACROSS = "across"  # a copy whose neighbours come from far apart, or a sum of what lies apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
@@ -48,18 +51,30 @@ def _halves(*codes: int) -> bool:
     return len(set(codes)) == 1 and DTYPE_NAMES[codes[0]] in ("float16", "bfloat16")
 
 
+def _loose(*codes: int) -> str:
+    return FLOATS if {DTYPE_NAMES[code] for code in codes} == {"float32"} else LOOSE
+
+
+def _packed(*steps: int) -> str:
+    return UNALIGNED if any(step % _PACK for step in steps) else PACKED
+
+
 def _linear(p: Params) -> str:
-    return PACKED if _halves(p["x_dtype"], p["w_dtype"]) else LOOSE
+    if not _halves(p["x_dtype"], p["w_dtype"]):
+        return _loose(p["x_dtype"], p["w_dtype"])
+    return _packed(p["ldx"], *p["ldw"][: p["segments"]])
 
 
 def _matmul(p: Params) -> str:
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    return PACKED if contiguous and _halves(p["dtype"]) else LOOSE
+    if not contiguous or not _halves(p["dtype"]):
+        return _loose(p["dtype"])
+    return _packed(p["a_m"], p["b_n"] if p["b_k"] == 1 else p["b_k"])
 
 
 def _convolution(p: Params) -> str:
     if not _halves(p["x_dtype"], p["w_dtype"]):
-        return LOOSE
+        return _loose(p["x_dtype"], p["w_dtype"])
     channels = p["in_channels"] // max(1, p["groups"])
     if channels % _PACK:
         return FEW_CHANNELS if p["groups"] == 1 and not p["transposed"] else LOOSE
@@ -87,7 +102,9 @@ def _softmax(p: Params) -> str:
 
 
 def _attention(p: Params) -> str:
-    return CACHE if p["has_position"] else ""
+    if p["has_position"]:
+        return CACHE
+    return "" if _halves(p["dtype"]) else _loose(p["dtype"])
 
 
 def _depthwise(p: Params) -> str:

@@ -44,13 +44,14 @@ def stored_apart(stem: str, params: Params) -> int:
     Tiles store 16 bytes at once where every row of the result begins on a multiple of as many.
     """
     if stem == "linear":
-        rows, columns, steps = params["m"], params["n"], (params["n"],)
-        code = params["y_dtype"]
+        rows, columns, steps, code = params["m"], params["n"], (params["ldy"],), params["y_dtype"]
+    elif stem == "matmul":
+        rows, columns = math.prod(params["batch"]) * params["m"], params["n"]
+        steps, code = (*params["y_batch"], params["y_m"]), params["dtype"]
     elif stem == "conv":
-        y = params["y_strides"]
-        rows = params["batch"] * math.prod(params["out_size"])
-        columns, steps = params["out_channels"], (y[0], *y[2:])
-        code = params["y_dtype"]
+        rows, columns = params["batch"] * math.prod(params["out_size"]), params["out_channels"]
+        y, code = params["y_strides"], params["y_dtype"]
+        steps = (y[0], *y[2:])
     else:
         return 0
     return 0 if _whole(steps, CODE_SIZES[code]) else rows * columns

@@ -16,7 +16,7 @@ what memory does, by less where one core reaches more than its part of the rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,7 @@ Seconds = float | np.ndarray
 Moved = tuple[tuple[int, int], ...]  # bytes, and their reach
 
 LAUNCHES = GRIDS[-1]
+_AWAKE = 0.03  # of a run: what waking takes is there in full in runs of a millisecond
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
 
@@ -362,10 +363,17 @@ def run_time(commands: list[RooflineTime], device: Roofline) -> float:
     return call_time(commands, device) + sum(command.in_run for command in commands)
 
 
-def call_time(commands: Iterable[RooflineTime], device: Roofline) -> float:
-    """Returns the seconds of a run besides its commands."""
-    wakes = any(command.shared for command in commands)
-    return 1e-6 * (device.call_us + (device.wake_us if wakes else 0.0))
+def call_time(commands: Sequence[RooflineTime], device: Roofline) -> float:
+    """Returns the seconds of a run besides its commands.
+
+    Between short runs that follow one another cores do not fall asleep: waking them takes no more
+    than a part of a run.
+    """
+    wakes = 0.0
+    if any(command.shared for command in commands):
+        busy = sum(command.in_run for command in commands)
+        wakes = min(1e-6 * device.wake_us, _AWAKE * busy)
+    return 1e-6 * device.call_us + wakes
 
 
 def _memory(moved: Moved, device: Roofline) -> tuple[str, float]:

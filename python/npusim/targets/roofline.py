@@ -154,14 +154,18 @@ class RooflineClass:
         """Tells whether commands of its stems are its own."""
         few = rows <= (self.most_rows or rows)
         many = rows >= self.least_rows and operations >= self.least_operations
-        return few and many and self.form in ("", form)
+        return few and many and self._has(form)
 
     def covers(self, other: RooflineClass) -> bool:
         """Tells whether it holds all commands of a stem that another one could."""
         few = not self.most_rows or 0 < other.most_rows <= self.most_rows
         rows, operations = self.least_rows, self.least_operations
         many = rows <= other.least_rows and operations <= other.least_operations
-        return few and many and self.form in ("", other.form)
+        return few and many and self._has(other.form)
+
+    def _has(self, form: str) -> bool:
+        """Tells whether a form is the class's: the same, or one that says more behind a comma."""
+        return self.form in ("", form) or form.startswith(f"{self.form},")
 
 
 @dataclass(frozen=True, slots=True)

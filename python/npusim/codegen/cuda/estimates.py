@@ -81,7 +81,9 @@ def _convolution(p: Params) -> float | None:
 
 
 def _attention(p: Params) -> float | None:
-    if 0 in (as_int(p, "q_len"), as_int(p, "kv_len"), as_int(p, "batch")):
+    """Returns the time of the tiles for 16 bits; those of others have no estimate."""
+    empty = 0 in (as_int(p, "q_len"), as_int(p, "kv_len"), as_int(p, "batch"))
+    if empty or not on_tensor_cores(p["dtype"], p["dtype"]):
         return None
     tile = tma_attention.best(p)
     if tile is not None:
