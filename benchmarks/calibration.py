@@ -28,6 +28,7 @@ from npusim.targets import TargetConfig
 from npusim.targets.roofline import Roofline
 
 RESULTS = Path(__file__).parent / "results"
+LAYERS = "SideBySide"  # what profiles of single layers are of
 DEVICES = {
     "h200": "H200; layers in float16 and float32, decoders in bfloat16.",
     "cpu": "Two cores of a virtual machine on an AMD EPYC of the fourth generation (Zen 4, "
@@ -165,7 +166,9 @@ def halves(device: str) -> tuple[list[Profile], dict[str, Profile]]:
 def fitted(device: str) -> Calibration:
     """Fits a preset's classes to the profiles anew."""
     learnt, kept = halves(device)
-    return calibrate(learnt, roofline(device), list(kept.values()))
+    models = [profile for profile in learnt if profile.model != LAYERS]
+    layers = [profile for profile in learnt if profile.model == LAYERS]
+    return calibrate(models, roofline(device), list(kept.values()), layers)
 
 
 def tables() -> str:

@@ -152,7 +152,10 @@ class Sample:
 
 
 def calibrate(
-    profiles: Sequence[Profile], start: Roofline, checked: Sequence[Profile] = ()
+    profiles: Sequence[Profile],
+    start: Roofline,
+    checked: Sequence[Profile] = (),
+    apart: Sequence[Profile] = (),
 ) -> Calibration:
     """Fits a roofline.
 
@@ -160,16 +163,19 @@ def calibrate(
         profiles: of one device; each command counts once, however often it appears.
         start: peaks and memories, and the classes whose numbers are fitted.
         checked: profiles whose whole runs are predicted only.
+        apart: profiles of layers that have nothing to do with each other, which classes are fitted
+            to as well. Their runs say nothing of what runs of models hide.
 
     Raises:
         Error: SciPy is not installed, the profiles are of several devices or too small.
     """
-    devices = tuple(dict.fromkeys(p.device for p in (*profiles, *checked)))
+    every = (*profiles, *apart)
+    devices = tuple(dict.fromkeys(p.device for p in (*every, *checked)))
     if len(devices) > 1:
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
-    for profile in (*profiles, *checked):
+    for profile in (*every, *checked):
         _check_times(profile, start)
-    samples = _samples(profiles, start)
+    samples = _samples(every, start)
     if len(samples) < FEWEST:
         raise Error(
             f"There are {len(samples)} distinct commands in the profiles; {FEWEST} are the fewest.",
@@ -184,8 +190,8 @@ def calibrate(
             fits = len(learnt) if fitted is not kind else 0
             errors.append(_error(fitted, start, kept, fits))
     found = replace(start, classes=tuple(classes))
-    found = _with_hidden(profiles, found)
-    runs = (_run_error(p, found) for p in (*profiles, *checked))
+    found = _with_hidden(profiles or every, found)
+    runs = (_run_error(p, found) for p in (*every, *checked))
     return Calibration(found, tuple(errors), tuple(runs), devices)
 
 

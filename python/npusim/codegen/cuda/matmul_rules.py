@@ -200,8 +200,12 @@ def tiled(
 def tiled_microseconds(
     m: int, n: int, k: int, *, parts: int = 1, tensor_cores: bool, batch: int = 1
 ) -> float:
-    """Returns about how long the tiles take that `tiled` chooses, by what was measured of them."""
-    return _best(m, n, k, parts, batch, tensor_cores, (), _SPLITS)[0]
+    """Returns about how long the tiles take that `tiled` chooses, by what was measured of them.
+
+    Without what the first round takes to begin.
+    """
+    time, shape, _ = _best(m, n, k, parts, batch, tensor_cores, (), _SPLITS)
+    return time - _start(_DEPTH if tensor_cores else _FLOAT_DEPTH) * shape.step_us
 
 
 def _best(
@@ -242,12 +246,16 @@ def _time(
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = s.alone_step_us if waves == 1 else s.step_us
-    start = _MATMUL.start_steps if depth == _DEPTH else _MATMUL.float_start_steps
-    time = waves * (blocks(k, split * depth) + start) * step
+    time = waves * (blocks(k, split * depth) + _start(depth)) * step
     if split > 1:
         moved = 8 * split * m * n * parts * batch
         time += _MATMUL.combine_us + moved / _MATMUL.partial_bytes_per_us
     return time
+
+
+def _start(depth: int) -> int:
+    """Returns the steps that a round of tiles takes to begin and to end."""
+    return _MATMUL.start_steps if depth == _DEPTH else _MATMUL.float_start_steps
 
 
 def _simt_shared(rows: int, columns: int) -> int:
@@ -365,8 +373,9 @@ def matmul(p: Params) -> LaunchConfig:
 
 
 def matmul_microseconds(p: Params) -> float:
-    """Returns about how long the tiles of a `matmul` take, by what was measured of them."""
-    return _matmul_tile(p)[2]
+    """Returns about how long the tiles of a `matmul` take, likewise."""
+    path, shape, time = _matmul_tile(p)
+    return time - _start(_DEPTH if path == KernelPath.TILE_MMA else _FLOAT_DEPTH) * shape.step_us
 
 
 def _matmul_tile(p: Params) -> tuple[KernelPath, TileShape, float]:
