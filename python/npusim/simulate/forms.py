@@ -16,11 +16,13 @@ from npusim.ir.types import DTYPE_NAMES
 from npusim.simulate.gathered import index_run, rows_apart
 
 PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
+GROUPS = "loose, float32, groups of few channels"  # of 2 to 8, which are computed side by side
 FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
 UNALIGNED = "packed, unaligned"  # of which some row begins on no 16 bytes
 LOOSE = "loose"  # other factors of products
 FLOATS = "loose, float32"  # both of which have 32 bits
 STRAIGHT = "straight"  # a copy whose neighbours were neighbours, or a sum of neighbours
+FEW_COLUMNS = "straight, few columns"  # rows so short that several are computed side by side
 ACROSS = "across"  # a copy whose neighbours come from far apart, or a sum of what lies apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
 RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
@@ -33,6 +35,7 @@ CACHE = "cache"  # attention to keys of which a position says how many there are
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
 _MANY_TAPS = 32  # of a window that is shared
 _INSTRUCTION = 6  # numbers of one of a function of elements, of which the last is its class
+_FEW_COLUMNS = 64
 _VECTOR = 16  # channels that are computed at once
 
 
@@ -73,9 +76,11 @@ def _matmul(p: Params) -> str:
 
 
 def _convolution(p: Params) -> str:
-    if not _halves(p["x_dtype"], p["w_dtype"]):
-        return _loose(p["x_dtype"], p["w_dtype"])
     channels = p["in_channels"] // max(1, p["groups"])
+    if not _halves(p["x_dtype"], p["w_dtype"]):
+        form = _loose(p["x_dtype"], p["w_dtype"])
+        few = p["groups"] > 1 and channels <= _PACK and not p["transposed"]
+        return GROUPS if form == FLOATS and few else form
     if channels % _PACK:
         return FEW_CHANNELS if p["groups"] == 1 and not p["transposed"] else LOOSE
     return PACKED if p["x_strides"][1] == 1 else LOOSE
@@ -98,7 +103,9 @@ def _reduce(p: Params) -> str:
 
 
 def _softmax(p: Params) -> str:
-    return ACROSS if p["inner"] > 1 else STRAIGHT
+    if p["inner"] > 1:
+        return ACROSS
+    return FEW_COLUMNS if p["size"] < _FEW_COLUMNS else STRAIGHT
 
 
 def _attention(p: Params) -> str:

@@ -431,8 +431,13 @@ def _winograd(p: Params) -> Sizes:
 
 
 def _pool(p: Params) -> Sizes:
-    """Returns elements, each of a window of its own channel."""
-    return 1, 1, p["batch"] * math.prod(p["out_size"]) * p["out_channels"], taps(p)
+    """Returns points and their channels, each of a window of its own."""
+    return 1, p["batch"] * math.prod(p["out_size"]), p["out_channels"], taps(p)
+
+
+def _resized(p: Params) -> Sizes:
+    """Returns points and their channels."""
+    return 1, p["batch"] * math.prod(p["out_size"]), p["channels"], 1
 
 
 def _attention(p: Params) -> Sizes:
@@ -493,6 +498,7 @@ _SIZES: dict[str, Callable[[Params], Sizes]] = {
     "conv_depthwise": _depthwise,
     "conv_winograd": _winograd,
     "pool": _pool,
+    "resize": _resized,
     "attention": _attention,
     "norm": _norm,
     "group_norm": _group_norm,

@@ -75,9 +75,7 @@ def _convolution(p: Params) -> float | None:
     strip = strips.best_strip(p) if groups > 1 and not p["transposed"] and along else None
     if strip is not None:
         return strips.strip_instructions(p, strip) / _INSTRUCTIONS
-    return matmul_rules.tiled_microseconds(
-        positions, columns, k, tensor_cores=False, batch=groups
-    )
+    return matmul_rules.tiled_microseconds(positions, columns, k, tensor_cores=False, batch=groups)
 
 
 def _attention(p: Params) -> float | None:

@@ -356,7 +356,7 @@ def quantized_linear(p: Params) -> LaunchConfig:
 
 def matmul(p: Params) -> LaunchConfig:
     """The rule of `matmul`."""
-    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    m, n = as_int(p, "m"), as_int(p, "n")
     batch = prod(as_ints(p, "batch"))
     if m * n * batch == 0:
         return LaunchConfig(())
