@@ -57,6 +57,7 @@ def test_rounds_of_tiles_over_the_processors_are_in_it() -> None:
         ("linear", _linear(0, 8, 8, FLOAT16)),
         ("matmul", _fields("matmul", batch=(0,) * 6, m=4, n=4, k=4)),
         ("conv", _fields("conv", groups=1)),
+        ("conv", _fields("conv")),
         ("conv_depthwise", _fields("conv_depthwise")),
         ("attention", _fields("attention")),
         ("attention", _fields("attention", batch=1, heads=1, kv_heads=1, q_len=9, kv_len=9)),
@@ -66,6 +67,17 @@ def test_rounds_of_tiles_over_the_processors_are_in_it() -> None:
 def test_what_no_rule_estimates_has_no_time_of_tiles(stem: str, params: Params) -> None:
     launch = launch_of(stem, params)
     assert not launch or busy_seconds(stem, launch) is None
+
+
+@pytest.mark.parametrize("size", [-5, 2**62, 10**30, 1.5])
+def test_sizes_that_no_command_has_are_no_time(size: float) -> None:
+    for stem, name in (("linear", "m"), ("matmul", "k"), ("attention", "q_len")):
+        given = {**_linear(9, 8, 8, FLOAT16), "m": size} if stem == "linear" else {name: size}
+        found = busy_seconds(stem, launch_of(stem, _fields(stem, **given)))
+        assert found is None or found > 0
+    bare = {"out_size": (1, 4, 4), "out_channels": 8, "batch": 1, "x_strides": (1,) * 5}
+    params = _fields("conv_depthwise", **bare)  # of a window without points
+    assert busy_seconds("conv_depthwise", launch_of("conv_depthwise", params)) is None
 
 
 def test_results_whose_rows_begin_on_no_16_bytes_are_stored_one_by_one() -> None:

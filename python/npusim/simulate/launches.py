@@ -7,6 +7,7 @@ class of commands whose `grid` is "launches" takes its arithmetic from here.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from functools import cache
 
@@ -24,18 +25,30 @@ _CHUNK = 16  # bytes that a thread stores at once
 def launch_of(stem: str, params: Params) -> bytes:
     """Returns what `busy_seconds` takes of a command; empty where no rule estimates its kernel.
 
+    Also empty where a parameter fits in no command, as a profile from elsewhere may have it.
+
     Args:
         stem: of its kernel.
         params: all of its kernel's fields.
     """
-    return KERNELS[stem].pack(params) if stem in _STEMS else b""
+    if stem not in _STEMS:
+        return b""
+    try:
+        return KERNELS[stem].pack(params)
+    except struct.error:
+        return b""
 
 
 @cache
 def busy_seconds(stem: str, launch: bytes) -> float | None:
     """Returns how long the tiles take that the launch rule chooses; None: it does not say."""
-    found = busy_microseconds(stem, KERNELS[stem].unpack(launch))
-    return None if found is None else 1e-6 * found
+    if not launch:
+        return None
+    try:
+        found = busy_microseconds(stem, KERNELS[stem].unpack(launch))
+    except (ArithmeticError, ValueError):  # of sizes that no command has, in a profile's file
+        return None
+    return 1e-6 * found if found is not None and found > 0 else None
 
 
 def stored_apart(stem: str, params: Params) -> int:

@@ -58,6 +58,8 @@ def _linear(p: Params) -> float | None:
 def _convolution(p: Params) -> float | None:
     """Returns the time of tiles, or of strips; patches have no estimate."""
     groups = as_int(p, "groups")
+    if groups < 1:
+        return None
     positions = as_int(p, "batch") * prod(as_ints(p, "out_size"))
     columns, channels = as_int(p, "out_channels") // groups, as_int(p, "in_channels") // groups
     k = prod(as_ints(p, "kernel")) * channels
@@ -80,7 +82,7 @@ def _convolution(p: Params) -> float | None:
 
 def _attention(p: Params) -> float | None:
     """Returns the time of the tiles for 16 bits; those of others have no estimate."""
-    empty = 0 in (as_int(p, "q_len"), as_int(p, "kv_len"), as_int(p, "batch"))
+    empty = 0 in (as_int(p, name) for name in ("q_len", "kv_len", "batch", "kv_heads", "head_dim"))
     if empty or not on_tensor_cores(p["dtype"], p["dtype"]):
         return None
     tile = tma_attention.best(p)
