@@ -18,7 +18,8 @@ from npusim.profile.profile import CommandProfile, Profile
 from npusim.profile.reuse import Reuse
 from npusim.simulate.calibrate import calibrate, held_out
 from npusim.simulate.forms import form_of
-from npusim.simulate.roofline import _PRODUCTS, Work, command_time, run_time, work_of
+from npusim.simulate.roofline import Work, command_time, run_time, work_of
+from npusim.simulate.work_sizes import PRODUCTS
 from npusim.targets import TargetConfig
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
@@ -457,7 +458,7 @@ def test_products_have_the_rates_of_products(name: str) -> None:
     hardware = TargetConfig.named(name).hardware
     assert hardware is not None and hardware.roofline is not None
     device = hardware.roofline
-    for stem in _PRODUCTS:
+    for stem in PRODUCTS:
         assert device.class_of(stem).products, stem
 
 
