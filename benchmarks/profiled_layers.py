@@ -2,7 +2,7 @@
 
 `CLASSES` are those that a preset is fitted to; `BEYOND` are what networks of images by the batch
 have besides: products of many rows and of rows that no 16 bytes divide, and what works across the
-innermost dimension.
+innermost dimension, products of two tensors by the batch, and images of another size.
 """
 
 from __future__ import annotations
@@ -281,6 +281,108 @@ def many_images(draw: random.Random, largest: float) -> Layer:
             return layer, (batch, channels, size, size)
 
 
+class Along(nn.Module):
+    """Products of two tensors that sum over tokens, as linear attention does."""
+
+    def __init__(self, m: int) -> None:
+        super().__init__()
+        self.m = m
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [batch, tokens, m + n] to [batch, m, n]."""
+        return x[..., : self.m].mT @ x[..., self.m :]
+
+
+def token_products(draw: random.Random, largest: float) -> Layer:
+    """Products of two tensors by the batch, many of them of few or of ragged rows: sums over
+    tokens, scores of windows."""
+    while True:
+        batch, tokens = (
+            size_of(draw, 8, 1 << 13, 1),
+            draw.choice((9, 16, 49, 64, 196, 197, 256, 785)),
+        )
+        m, n = (draw.choice((8, 9, 16, 24, 32, 49, 64, 81)) for _ in range(2))
+        if 2.0 * batch * tokens * m * n <= largest and batch * tokens * (m + n) <= IMAGES:
+            if draw.random() < 0.5:
+                return Along(m), (batch, tokens, m + n)
+            return Products(tokens), (batch, tokens + n, m)
+
+
+def resizes(draw: random.Random, _: float) -> Layer:
+    """Images of another size, of what a convolution has left in its layout."""
+    while True:
+        batch, size = draw.choice((1, 1, 4, 8)), draw.choice((7, 14, 16, 28, 32, 56, 64))
+        channels, scale = size_of(draw, 8, 512), draw.choice((2.0, 2.0, 4.0))
+        if batch * channels * (size * scale) ** 2 <= IMAGES:
+            before = nn.Conv2d(channels, channels, 1, groups=channels)
+            mode = draw.choice(("nearest", "bilinear"))
+            return nn.Sequential(before, nn.Upsample(None, scale, mode)), (
+                batch,
+                channels,
+                size,
+                size,
+            )
+
+
+def grouped_images(draw: random.Random, largest: float) -> Layer:
+    """A convolution in groups of 2 to 8 channels, or a transposed one."""
+    while True:
+        each, size = draw.choice((2, 2, 4, 4, 8, 8, 16)), draw.choice((7, 14, 28, 56))
+        channels, kernel = size_of(draw, 16, 512, 16), draw.choice((3, 3, 5))
+        if draw.random() < 0.4:
+            out = size_of(draw, 8, 256)
+            layer: nn.Module = nn.ConvTranspose2d(channels, out, draw.choice((2, 4)), 2)
+            work = 8.0 * size**2 * channels * out
+        else:
+            groups, stride = channels // each, draw.choice((1, 1, 2))
+            layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=groups)
+            work = 2.0 * (size / stride) ** 2 * channels * each * kernel**2
+        if work <= largest:
+            return layer, (1, channels, size, size)
+
+
+class Skip(nn.Module):
+    """What a U-Net keeps of a level beside what comes up again from the one below."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(channels, channels, 1, groups=channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [batch, channels, height, width] to twice as many channels."""
+        near = self.before(x)
+        below = nn.functional.max_pool2d(near, 2)
+        return torch.cat((near, nn.functional.interpolate(below, scale_factor=2.0)), 1)
+
+
+def skips(draw: random.Random, _: float) -> Layer:
+    """A pool that reads one half of the channels of an image."""
+    channels, size = size_of(draw, 8, 256), draw.choice((16, 32, 64, 128, 256))
+    while channels * size**2 > WEIGHTS >> 2:
+        channels = max(8, channels // 16 * 8)
+    return Skip(channels), (1, channels, size, size)
+
+
+def few_elements(draw: random.Random, _: float) -> Layer:
+    """A copy, a function, rows by an index or a small sum of few elements, as steps of small
+    networks are made of."""
+    kinds = (_turned, _turned, _beside, _gated, _gated, _rows_at, _row_sums, nn.Softmax(-1))
+    count, width = size_of(draw, 1, 64, 1), size_of(draw, 4, 512, 1)
+    return Elementwise([draw.choice(kinds)]), (count, width)
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.mT.contiguous()
+
+
+def _beside(x: Tensor) -> Tensor:
+    return torch.cat((x, x), 1)
+
+
+def _gated(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * torch.tanh(x) + x
+
+
 def _column_sums(x: Tensor) -> Tensor:
     return x.sum(1)
 
@@ -365,6 +467,11 @@ BEYOND = {
     "across": across,
     "short_rows": short_rows,
     "many_images": many_images,
+    "token_products": token_products,
+    "resizes": resizes,
+    "few_elements": few_elements,
+    "grouped_images": grouped_images,
+    "skips": skips,
     "gathers": gathers,
     "broadcasts": broadcasts,
 }

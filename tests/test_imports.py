@@ -67,9 +67,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "schedule": {"_runtime", "abi", "errors", "ir.types", "program", "targets"},
     "simulate": {
-        *("_runtime", "abi", "errors", "files", "ir", "partition", "pictures", "profile"),
-        "program",
-        *("schedule", "targets", "version"),
+        *("_runtime", "abi", "codegen.cuda", "errors", "files", "ir", "partition"),
+        *("pictures", "profile", "program", "schedule", "targets", "version"),
     },
     "tune": {"abi", "codegen", "errors", "program", "runtime", "targets"},
     "verify": {

@@ -130,7 +130,7 @@ def _of_work(npu: Npu, product: str | None, conv: str | None, dtype: str) -> Ans
     from npusim.schedule.search import assess
     from npusim.simulate.tiles import array_cycles, walk
 
-    work = _product(product, dtype) if product is not None else _conv(str(conv), dtype)
+    work = _product(product, dtype) if product is not None else _conv(_conv_sizes(str(conv)), dtype)
     sizes = work.sizes
     schedule = best_schedule(npu, work)
     unit, cycles = "vector unit", round(assess(npu, work, schedule.tile)["vector_cycles"])
@@ -185,8 +185,9 @@ def _of_layer(
             m, k, n = _product_sizes(product)
             net, shape = nn.Linear(k, n, bias=False), (m, k)
         else:
-            _conv(str(conv), named)  # refuses what is none
-            c, h, w, k, r, s, stride, padding = _conv_sizes(str(conv))
+            sizes = _conv_sizes(str(conv))
+            _conv(sizes, named)  # refuses what is none
+            c, h, w, k, r, s, stride, padding = sizes
             net, shape = nn.Conv2d(c, k, (r, s), stride, padding, bias=False), (1, c, h, w)
         kind = getattr(torch, named)
         graph = npusim.extract_ir(net.eval().to(kind), (torch.empty(shape, dtype=kind),))
@@ -228,8 +229,8 @@ def _conv_sizes(text: str) -> list[int]:
     return [*sizes, *(1, 0)[len(sizes) - 6 :]]
 
 
-def _conv(text: str, dtype: str) -> Work:
-    c, h, w, k, r, s, stride, padding = _conv_sizes(text)
+def _conv(sizes: list[int], dtype: str) -> Work:
+    c, h, w, k, r, s, stride, padding = sizes
     try:
         work = conv_work((c, h, w), k, (r, s), dtype, stride, padding)
     except ValueError as error:

@@ -21,6 +21,7 @@ import numpy as np
 from npusim.errors import Error
 from npusim.profile.profile import CommandProfile, Profile
 from npusim.simulate.roofline import (
+    LAUNCHES,
     RooflineTime,
     Work,
     call_time,
@@ -52,9 +53,11 @@ _NUMBERS = (
 )
 _FIXED = 9  # of them, which add up; the others say what is reached of the peaks
 _LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
-_HIGH = (1e4, 1e4, 1e3, 1e3, 1e3, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)  # of overlap: above 1
+# Latencies are short, and of overlap this is what is above 1.
+_HIGH = (1e4, 1e4, 1e3, 20.0, 5.0, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
+_SURE = 0.1  # likewise, of how long a launch rule's tiles take, beside 1: these were measured
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
 _SCALE = 0.1  # of an error from which on a command is an outlier
 _ABSURD = 100  # times faster than the peaks
@@ -150,7 +153,10 @@ class Sample:
 
 
 def calibrate(
-    profiles: Sequence[Profile], start: Roofline, checked: Sequence[Profile] = ()
+    profiles: Sequence[Profile],
+    start: Roofline,
+    checked: Sequence[Profile] = (),
+    apart: Sequence[Profile] = (),
 ) -> Calibration:
     """Fits a roofline.
 
@@ -158,16 +164,19 @@ def calibrate(
         profiles: of one device; each command counts once, however often it appears.
         start: peaks and memories, and the classes whose numbers are fitted.
         checked: profiles whose whole runs are predicted only.
+        apart: profiles of layers that have nothing to do with each other, which classes are fitted
+            to as well. Their runs say nothing of what runs of models hide.
 
     Raises:
         Error: SciPy is not installed, the profiles are of several devices or too small.
     """
-    devices = tuple(dict.fromkeys(p.device for p in (*profiles, *checked)))
+    every = (*profiles, *apart)
+    devices = tuple(dict.fromkeys(p.device for p in (*every, *checked)))
     if len(devices) > 1:
         raise Error(f"The profiles are of several devices: {'; '.join(devices)}.")
-    for profile in (*profiles, *checked):
+    for profile in (*every, *checked):
         _check_times(profile, start)
-    samples = _samples(profiles, start)
+    samples = _samples(every, start)
     if len(samples) < FEWEST:
         raise Error(
             f"There are {len(samples)} distinct commands in the profiles; {FEWEST} are the fewest.",
@@ -182,8 +191,8 @@ def calibrate(
             fits = len(learnt) if fitted is not kind else 0
             errors.append(_error(fitted, start, kept, fits))
     found = replace(start, classes=tuple(classes))
-    found = _with_hidden(profiles, found)
-    runs = (_run_error(p, found) for p in (*profiles, *checked))
+    found = _with_hidden(profiles or every, found)
+    runs = (_run_error(p, found) for p in (*every, *checked))
     return Calibration(found, tuple(errors), tuple(runs), devices)
 
 
@@ -322,11 +331,15 @@ def _fit_numbers(
     # What ran beside a profile is in its times by some such part: they say as much less.
     trust = 1 / (1 + np.array([sample.disturbed for sample in samples]) / _SCALE)
 
+    usual, prior = np.log(_USUAL), np.full(len(_USUAL), _PRIOR)
+    if shaped.grid == LAUNCHES:
+        usual[0], prior[0] = 0.0, _SURE
+
     def off(x: np.ndarray) -> np.ndarray:
         numbers = np.exp(x)
         compute, memory, overlap = numbers[_FIXED:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
-        unusual = _PRIOR * (x[_FIXED:] - np.log(_USUAL))  # decides what the commands leave open
+        unusual = prior * (x[_FIXED:] - usual)  # decides what the commands leave open
         errors = np.log((fixed @ numbers[:_FIXED] + busy + finish) / measured)
         return np.concatenate([trust * errors, unusual])
 

@@ -20,7 +20,7 @@ RATE = 1e15  # ticks a second
 def walk_device(device: Roofline, commands: Iterable[CommandFacts]) -> Walked:
     """Returns the times of a run: their sum is that of `roofline.run_time`."""
     timed = [(facts, roofline_time(device, facts)) for facts in commands]
-    call = _ticks(call_time((time for _, time in timed), device))
+    call = _ticks(call_time([time for _, time in timed], device))
     found, now = [], call
     for facts, time in timed:
         one = _command(device, facts, time, now)

@@ -1,8 +1,9 @@
 """How operands of a command lie, as far as it decides which of a stem's kernels computes it.
 
 A device that is known by a roofline has a class of commands for each kernel where these differ by
-far (`targets/roofline.py`); a class that names no form holds all of them. Forms say nothing of a
-device: what they are of is in the command's parameters alone.
+far (`targets/roofline.py`); a class that names no form holds all of them, and one that names a form
+those of which more is said behind a comma, too. Forms say nothing of a device: what they are of is
+in the command's parameters alone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from npusim.ir.types import DTYPE_NAMES
 from npusim.simulate.gathered import index_run, rows_apart
 
 PACKED = "packed"  # factors of 16 bits, contiguous along k: what units of matrices take in
+GROUPS = "loose, float32, groups of few channels"  # of 2 to 8, which are computed side by side
 FEW_CHANNELS = "few channels"  # the same, but eight of them are not of one pixel
+UNALIGNED = "packed, unaligned"  # of which some row begins on no 16 bytes
 LOOSE = "loose"  # other factors of products
+FLOATS = "loose, float32"  # both of which have 32 bits
 STRAIGHT = "straight"  # a copy whose neighbours were neighbours, or a sum of neighbours
+FEW_COLUMNS = "straight, few columns"  # rows so short that several are computed side by side
 ACROSS = "across"  # a copy whose neighbours come from far apart, or a sum of what lies apart
 SHARED = "shared"  # a pool of windows so large that several threads share one
 RAGGED = "ragged"  # channels of which the last ones of a point fill no vector
@@ -30,6 +35,7 @@ CACHE = "cache"  # attention to keys of which a position says how many there are
 _PACK = 8  # elements of 16 bits that move at once: 16 bytes
 _MANY_TAPS = 32  # of a window that is shared
 _INSTRUCTION = 6  # numbers of one of a function of elements, of which the last is its class
+_FEW_COLUMNS = 64
 _VECTOR = 16  # channels that are computed at once
 
 
@@ -48,19 +54,33 @@ def _halves(*codes: int) -> bool:
     return len(set(codes)) == 1 and DTYPE_NAMES[codes[0]] in ("float16", "bfloat16")
 
 
+def _loose(*codes: int) -> str:
+    return FLOATS if {DTYPE_NAMES[code] for code in codes} == {"float32"} else LOOSE
+
+
+def _packed(*steps: int) -> str:
+    return UNALIGNED if any(step % _PACK for step in steps) else PACKED
+
+
 def _linear(p: Params) -> str:
-    return PACKED if _halves(p["x_dtype"], p["w_dtype"]) else LOOSE
+    if not _halves(p["x_dtype"], p["w_dtype"]):
+        return _loose(p["x_dtype"], p["w_dtype"])
+    return _packed(p["ldx"], *p["ldw"][: p["segments"]])
 
 
 def _matmul(p: Params) -> str:
     contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    return PACKED if contiguous and _halves(p["dtype"]) else LOOSE
+    if not contiguous or not _halves(p["dtype"]):
+        return _loose(p["dtype"])
+    return _packed(p["a_m"], p["b_n"] if p["b_k"] == 1 else p["b_k"])
 
 
 def _convolution(p: Params) -> str:
-    if not _halves(p["x_dtype"], p["w_dtype"]):
-        return LOOSE
     channels = p["in_channels"] // max(1, p["groups"])
+    if not _halves(p["x_dtype"], p["w_dtype"]):
+        form = _loose(p["x_dtype"], p["w_dtype"])
+        few = p["groups"] > 1 and channels <= _PACK and not p["transposed"]
+        return GROUPS if form == FLOATS and few else form
     if channels % _PACK:
         return FEW_CHANNELS if p["groups"] == 1 and not p["transposed"] else LOOSE
     return PACKED if p["x_strides"][1] == 1 else LOOSE
@@ -83,11 +103,15 @@ def _reduce(p: Params) -> str:
 
 
 def _softmax(p: Params) -> str:
-    return ACROSS if p["inner"] > 1 else STRAIGHT
+    if p["inner"] > 1:
+        return ACROSS
+    return FEW_COLUMNS if p["size"] < _FEW_COLUMNS else STRAIGHT
 
 
 def _attention(p: Params) -> str:
-    return CACHE if p["has_position"] else ""
+    if p["has_position"]:
+        return CACHE
+    return "" if _halves(p["dtype"]) else _loose(p["dtype"])
 
 
 def _depthwise(p: Params) -> str:

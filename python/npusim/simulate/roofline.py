@@ -16,7 +16,7 @@ what memory does, by less where one core reaches more than its part of the rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +25,9 @@ from npusim.abi.kernels import KERNELS, Params
 from npusim.abi.scalar_cost import activation_multiply_adds, chain_multiply_adds
 from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
-from npusim.simulate.forms import form_of, taps
+from npusim.simulate.forms import form_of
 from npusim.simulate.gathered import gathered
+from npusim.simulate.launches import busy_seconds, launch_of, stored_apart
 from npusim.simulate.shares import (
     POINT_COLUMNS,
     POINTS,
@@ -35,11 +36,14 @@ from npusim.simulate.shares import (
     tile_blocks,
     transformed,
 )
-from npusim.targets.roofline import Roofline, RooflineClass
+from npusim.simulate.work_sizes import SIZES, most_keys, no_sizes
+from npusim.targets.roofline import GRIDS, Roofline, RooflineClass
 
 Seconds = float | np.ndarray
 Moved = tuple[tuple[int, int], ...]  # bytes, and their reach
 
+LAUNCHES = GRIDS[-1]
+_AWAKE = 0.03  # of a run: what waking takes is there in full in runs of a millisecond
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
 
@@ -63,6 +67,8 @@ class Work:
         form: of its operands (`forms.py`).
         finish: multiply-adds of activations of what a product computes.
         pieces: rows or elements that are fetched one by one; None: of another kind (`gathered.py`).
+        stem, launch: of which a GPU's launch rules say how long its tiles take (`launches.py`).
+        apart: elements of a product's result that are stored one by one.
     """
 
     operations: int
@@ -79,6 +85,9 @@ class Work:
     form: str = ""
     finish: int = 0
     pieces: int | None = None
+    stem: str = ""
+    launch: bytes = b""
+    apart: int = 0
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -121,9 +130,22 @@ class Work:
         """
         if self.pieces is not None:
             return self.pieces
+        if kind.grid == LAUNCHES:
+            return self.apart
         if kind.grid == POINTS:
             return transformed(self.groups, self.rows, self.columns, self.depth)
         return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
+
+    def compute(self, kind: RooflineClass, device: Roofline) -> float:
+        """Returns the seconds of its arithmetic, were all cores to reach the peak with it."""
+        tiles = busy_seconds(self.stem, self.launch) if kind.grid == LAUNCHES else None
+        if tiles is not None:
+            return tiles
+        peak = device.peak(self.dtype)
+        reached = (
+            peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
+        )
+        return self.operations * self.whole(kind) / (1e12 * reached)
 
     def items(self, kind: RooflineClass) -> int:
         """Returns what `item_us` is the time of."""
@@ -157,7 +179,7 @@ class Work:
             threads: of the cores, that compute it; 0: all.
         """
         working = threads or cores
-        if working > 1 and kind.grid:
+        if working > 1 and kind.grid not in ("", LAUNCHES):
             sizes = self.groups, self.rows, self.columns, self.depth
             return cores * busiest(kind.grid, sizes, working)
         if working == 1 or not (kind.task_rows or kind.task_operations):
@@ -246,14 +268,14 @@ def work_of(
     """
     zeros = {name: 0 if count == 1 else (0,) * count for name, _, count in KERNELS[stem].fields}
     fields: Params = {**zeros, **params}
-    sizes = _SIZES.get(stem, _no_sizes)(fields)
+    sizes = SIZES.get(stem, no_sizes)(fields)
     groups, rows, columns, depth = (max(1, size) for size in sizes)
     code = next((fields[k] for k in _COMPUTED_IN if k in fields), 0)
     dtype = DTYPE_NAMES[code[0] if isinstance(code, tuple) else code]
     longest = 0
     if stem == "attention":  # keys that count, of a cache as of those that come later
         depth = max(1, operations // (4 * groups * rows * fields["head_dim"]))
-        longest = _most_keys(fields, depth)
+        longest = most_keys(fields, depth)
         if not fields["has_position"]:  # a cache's keys are split, and what comes of a part awaited
             depth, longest = (n * fields["head_dim"] for n in (depth, longest))
     if stem == "conv_winograd":
@@ -264,11 +286,14 @@ def work_of(
     found = (reuse.operands, reuse.code) if reuse is not None else ((), 0)
     return Work(
         *(operations, nbytes, dtype, groups, rows, columns, depth, *found),
-        sized=stem in _SIZES,
+        sized=stem in SIZES,
         longest=longest,
         form=form_of(stem, fields),
         finish=_finish(stem, fields, groups * rows * columns),
         pieces=gathered(stem, fields),
+        stem=stem,
+        launch=launch_of(stem, fields),
+        apart=stored_apart(stem, fields),
     )
 
 
@@ -281,10 +306,8 @@ def _finish(stem: str, p: Params, elements: int) -> int:
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     """Returns how long a command takes."""
     kind = work.kind(stem, device)
-    peak = device.peak(work.dtype)
-    reached = peak.product_tera_ops_per_second if kind.products else peak.vector_tera_ops_per_second
     uneven = work.uneven(kind, device.cores, device.threads)
-    compute = work.operations * work.whole(kind) / (1e12 * reached * kind.compute_share) * uneven
+    compute = work.compute(kind, device) / kind.compute_share * uneven
     moved, before = work.moves(kind, device.cores)
     level, alone = _memory(moved, device)
     memory = alone / kind.memory_share * slower_memory(kind, uneven, device.cores)
@@ -341,10 +364,17 @@ def run_time(commands: list[RooflineTime], device: Roofline) -> float:
     return call_time(commands, device) + sum(command.in_run for command in commands)
 
 
-def call_time(commands: Iterable[RooflineTime], device: Roofline) -> float:
-    """Returns the seconds of a run besides its commands."""
-    wakes = any(command.shared for command in commands)
-    return 1e-6 * (device.call_us + (device.wake_us if wakes else 0.0))
+def call_time(commands: Sequence[RooflineTime], device: Roofline) -> float:
+    """Returns the seconds of a run besides its commands.
+
+    Between short runs that follow one another cores do not fall asleep: waking them takes no more
+    than a part of a run.
+    """
+    wakes = 0.0
+    if any(command.shared for command in commands):
+        busy = sum(command.in_run for command in commands)
+        wakes = min(1e-6 * device.wake_us, _AWAKE * busy)
+    return 1e-6 * device.call_us + wakes
 
 
 def _memory(moved: Moved, device: Roofline) -> tuple[str, float]:
@@ -361,114 +391,3 @@ def either(compute: Seconds, memory: Seconds, overlap: float) -> Seconds:
     most = np.maximum(compute, memory)
     least = np.minimum(compute, memory) / np.maximum(most, 1e-30)
     return most * (1 + least**overlap) ** (1 / overlap)
-
-
-# ---- how a kernel's work falls into items ----
-
-Sizes = tuple[int, int, int, int]  # groups, rows, columns, depth
-
-
-def _no_sizes(_: Params) -> Sizes:
-    return 1, 1, 1, 1
-
-
-def _product(p: Params) -> Sizes:
-    return math.prod(max(1, b) for b in p.get("batch", ())), p["m"], p["n"], p["k"]
-
-
-def _grouped(p: Params) -> Sizes:
-    """Returns groups of as many rows, as many as there can be."""
-    groups = max(1, min(p["batch"][5], p["m"]))
-    return groups, -(-p["m"] // groups), p["n"], p["k"]
-
-
-def _depthwise(p: Params) -> Sizes:
-    """Returns points and their channels: each is computed by itself."""
-    points = p["batch"] * math.prod(p["out_size"])
-    return 1, points, p["out_channels"], math.prod(p["kernel"])
-
-
-def _convolution(p: Params) -> Sizes:
-    groups, positions = max(1, p.get("groups", 1)), p["batch"] * math.prod(p["out_size"])
-    depth = math.prod(p["kernel"]) * (p["in_channels"] // groups)
-    return groups, positions, p["out_channels"] // groups, depth
-
-
-def _winograd(p: Params) -> Sizes:
-    """Returns a product for each point of a tile of the image: of its tiles."""
-    tile = max(1, p["tile"])
-    tiles = p["batch"] * math.prod(-(-size // tile) for size in p["out_size"][1:])
-    return (tile + 2) ** 2, tiles, p["out_channels"], p["in_channels"]
-
-
-def _pool(p: Params) -> Sizes:
-    """Returns elements, each of a window of its own channel."""
-    return 1, 1, p["batch"] * math.prod(p["out_size"]) * p["out_channels"], taps(p)
-
-
-def _attention(p: Params) -> Sizes:
-    """Returns the queries of each head: a tile of them goes through all keys."""
-    return p["batch"] * p["heads"], p["q_len"], 1, p["kv_len"]
-
-
-def _most_keys(p: Params, mean: int) -> int:
-    """Returns how many keys a query sees at most, who sees so many in the mean."""
-    if not p["causal"]:
-        return mean
-    window = p["window"] or p["kv_len"]
-    return max(mean, min(p["kv_len"], window, mean + p["q_len"] // 2))
-
-
-def _norm(p: Params) -> Sizes:
-    return p["rows"], 1, p["size"], p["size"]
-
-
-def _group_norm(p: Params) -> Sizes:
-    size = p["spatial"] * p["channels"] // max(1, p["groups"])
-    return p["batch"] * p["groups"], 1, size, size
-
-
-def _lines(p: Params) -> Sizes:
-    return p["outer"] * p["inner"], 1, p["size"], p["size"]
-
-
-def _reduce(p: Params) -> Sizes:
-    out, inner = p["shape"][: p["rank"]], p["reduced"][: p["reduced_rank"]]
-    return math.prod(out), 1, math.prod(inner), math.prod(inner)
-
-
-def _copy(p: Params) -> Sizes:
-    shape = p["shape"][: p["rank"]] or (1,)
-    return math.prod(shape[:-1]), 1, shape[-1], 1
-
-
-def _moved(p: Params) -> Sizes:
-    """Returns elements as rows, by which cores share them."""
-    return 1, math.prod(p["shape"][: p["rank"]]), 1, 1
-
-
-def _elements(p: Params) -> Sizes:
-    return 1, 1, math.prod(p["shape"]), 1
-
-
-_PRODUCTS = (
-    "gemm", "linear", "normed_linear", "linear_before_norm", "linear_behind_norm",
-    "linear_rope_append", "quantized_linear", "matmul", "widening_matmul",
-)  # fmt: skip
-_WINDOWS = ("conv", "conv_int8")
-_SIZES: dict[str, Callable[[Params], Sizes]] = {
-    **dict.fromkeys(_PRODUCTS, _product),
-    **dict.fromkeys(_WINDOWS, _convolution),
-    **dict.fromkeys(("softmax", "scan", "sort"), _lines),
-    "grouped_matmul": _grouped,
-    "conv_depthwise": _depthwise,
-    "conv_winograd": _winograd,
-    "pool": _pool,
-    "attention": _attention,
-    "norm": _norm,
-    "group_norm": _group_norm,
-    "reduce": _reduce,
-    "copy": _copy,
-    "pointwise": _elements,
-    "index": _moved,
-}

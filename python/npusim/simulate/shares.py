@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from npusim.targets.roofline import GRIDS
 
-PANELS, BLOCKS, POINTS = GRIDS
+PANELS, BLOCKS, POINTS, _ = GRIDS
 
 _LANES = 16  # float32 of a vector, and columns of a panel
 _TILE_PANELS = 4

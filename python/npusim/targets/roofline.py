@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from npusim.ir.types import DTYPES
 
-GRIDS = "panels", "blocks", "points"  # rules that `simulate/shares.py` has
+# Rules that `simulate/shares.py` has, and the launch rules of a GPU (`simulate/launches.py`).
+GRIDS = "panels", "blocks", "points", "launches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,13 @@ class RooflineClass:
         far_us: more of the fixed time where an operand comes from the last memory: its latency.
         far_step_ns: likewise of a step, which waits for what it reads; products fetch it ahead.
         pack_ns: time to rearrange an element of a product's second factor, before it is multiplied;
-            or of a piece that is fetched by itself (`simulate/gathered.py`).
+            or of a piece that is fetched by itself (`simulate/gathered.py`), or of an element of a
+            result that tiles store by itself (`simulate/launches.py`).
         task_rows, task_columns: of the largest part of a command that one core takes; 0: any.
         task_operations: of the smallest one, in whole tiles; 0: any.
         grid: the rule by which its kernels cut products into tasks (`simulate/shares.py`), in place
-            of all three; empty: none is known.
+            of all three; empty: none is known. "launches": the arithmetic takes as long as a GPU's
+            launch rule says of the tiles that it chooses, of which `compute_share` is reached.
         item_rows, item_columns, item_depth: of an item, where it is another part of a product than
             a tile: what a kernel multiplies at once. 0: a tile, of the whole sum.
         core_share: of a memory's rate that one core reaches by itself; 0: no more than its part of
@@ -151,14 +154,18 @@ class RooflineClass:
         """Tells whether commands of its stems are its own."""
         few = rows <= (self.most_rows or rows)
         many = rows >= self.least_rows and operations >= self.least_operations
-        return few and many and self.form in ("", form)
+        return few and many and self._has(form)
 
     def covers(self, other: RooflineClass) -> bool:
         """Tells whether it holds all commands of a stem that another one could."""
         few = not self.most_rows or 0 < other.most_rows <= self.most_rows
         rows, operations = self.least_rows, self.least_operations
         many = rows <= other.least_rows and operations <= other.least_operations
-        return few and many and self.form in ("", other.form)
+        return few and many and self._has(other.form)
+
+    def _has(self, form: str) -> bool:
+        """Tells whether a form is the class's: the same, or one that says more behind a comma."""
+        return self.form in ("", form) or form.startswith(f"{self.form},")
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,19 @@ def best_tile(
     positions: int, columns: int, k: int, *, groups: int = 1, residual: bool = False
 ) -> tuple[ConvTile, int]:
     """Returns the shape of tiles and the number of slices that take least."""
+    return _best(positions, columns, k, groups, residual)[1:]
+
+
+def tile_microseconds(
+    positions: int, columns: int, k: int, *, groups: int = 1, residual: bool = False
+) -> float:
+    """Returns about how long these tiles take, by what was measured of them."""
+    return _best(positions, columns, k, groups, residual)[0]
+
+
+def _best(
+    positions: int, columns: int, k: int, groups: int, residual: bool
+) -> tuple[float, ConvTile, int]:
     choices = []
     for index, tile in enumerate(TILES):
         tiles = blocks(positions, tile.rows) * blocks(columns, tile.columns) * groups
@@ -138,8 +151,8 @@ def best_tile(
             fits = split <= blocks(k, _DEPTH) and tile.shared(k, split) <= _MOST_SHARED
             if split == 1 or fits:
                 choices.append((_time(tile, split, tiles, k, residual), index, split))
-    _, index, split = min(choices)
-    return TILES[index], split
+    time, index, split = min(choices)
+    return time, TILES[index], split
 
 
 def _time(tile: ConvTile, split: int, tiles: int, k: int, residual: bool) -> float:

@@ -166,16 +166,7 @@ def tiled(
         tensor_cores: whether they multiply the operands as they are, else in parts.
         batch: how many matrix products there are.
     """
-    shapes = shapes or (TILES if tensor_cores else FLOAT_TILES)
-    depth = _DEPTH if tensor_cores else _FLOAT_DEPTH
-    choices = [
-        (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
-        for i, s in enumerate(shapes)
-        for split in splits
-        if split == splits[0] or blocks(k, split) >= 2 * _DEPTH
-    ]
-    _, _, index, split = min(choices)
-    shape = shapes[index]
+    _, shape, split = _best(m, n, k, parts, batch, tensor_cores, shapes, splits)
     if shape in TILES:
         shape = replace(
             shape, stages=_stages(shape, blocks(m, shape.rows), n * parts, split * batch)
@@ -206,6 +197,40 @@ def tiled(
     return LaunchConfig(tuple(launches), scratch, overlaps=False, defines=defines)
 
 
+def tiled_microseconds(
+    m: int, n: int, k: int, *, parts: int = 1, tensor_cores: bool, batch: int = 1
+) -> float:
+    """Returns about how long the tiles take that `tiled` chooses, by what was measured of them.
+
+    Without what the first round takes to begin.
+    """
+    time, shape, _ = _best(m, n, k, parts, batch, tensor_cores, (), _SPLITS)
+    return time - _start(_DEPTH if tensor_cores else _FLOAT_DEPTH) * shape.step_us
+
+
+def _best(
+    m: int,
+    n: int,
+    k: int,
+    parts: int,
+    batch: int,
+    tensor_cores: bool,
+    shapes: tuple[TileShape, ...],
+    splits: tuple[int, ...],
+) -> tuple[float, TileShape, int]:
+    """Returns the least time of tiles of y in microseconds, their shape, and the slices of K."""
+    shapes = shapes or (TILES if tensor_cores else FLOAT_TILES)
+    depth = _DEPTH if tensor_cores else _FLOAT_DEPTH
+    choices = [
+        (_time(s, split, m, n, k, parts, batch, depth), s.rows * s.columns, i, split)
+        for i, s in enumerate(shapes)
+        for split in splits
+        if split == splits[0] or blocks(k, split) >= 2 * _DEPTH
+    ]
+    time, _, index, split = min(choices)
+    return time, shapes[index], split
+
+
 def _stages(s: TileShape, row_tiles: int, columns: int, splits: int) -> int:
     """Returns how many blocks of K fit in shared memory beside the tiles of other blocks."""
     tiles = row_tiles * blocks(columns, s.columns) * splits
@@ -221,12 +246,16 @@ def _time(
     tiles = blocks(m, s.rows) * blocks(n * parts, s.columns) * split * batch
     waves = blocks(tiles, PROCESSORS) if tiles < 4 * PROCESSORS else tiles / PROCESSORS
     step = s.alone_step_us if waves == 1 else s.step_us
-    start = _MATMUL.start_steps if depth == _DEPTH else _MATMUL.float_start_steps
-    time = waves * (blocks(k, split * depth) + start) * step
+    time = waves * (blocks(k, split * depth) + _start(depth)) * step
     if split > 1:
         moved = 8 * split * m * n * parts * batch
         time += _MATMUL.combine_us + moved / _MATMUL.partial_bytes_per_us
     return time
+
+
+def _start(depth: int) -> int:
+    """Returns the steps that a round of tiles takes to begin and to end."""
+    return _MATMUL.start_steps if depth == _DEPTH else _MATMUL.float_start_steps
 
 
 def _simt_shared(rows: int, columns: int) -> int:
@@ -327,18 +356,11 @@ def quantized_linear(p: Params) -> LaunchConfig:
 
 def matmul(p: Params) -> LaunchConfig:
     """The rule of `matmul`."""
-    m, n, k = as_int(p, "m"), as_int(p, "n"), as_int(p, "k")
+    m, n = as_int(p, "m"), as_int(p, "n")
     batch = prod(as_ints(p, "batch"))
     if m * n * batch == 0:
         return LaunchConfig(())
-    contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
-    if contiguous and on_tensor_cores(p["dtype"], p["dtype"]):
-        path, shapes, depth = KernelPath.TILE_MMA, TILES, _DEPTH
-    elif p["dtype"] in _SUMMED_IN_FLOAT32:
-        path, shapes, depth = KernelPath.TILE_FLOAT, FLOAT_TILES, _FLOAT_DEPTH
-    else:
-        path, shapes, depth = KernelPath.TILE_SIMT, _SIMT, _SIMT_DEPTH
-    shape = min(shapes, key=lambda s: (_time(s, 1, m, n, k, 1, batch, depth), s.rows))
+    path, shape, _ = _matmul_tile(p)
     grid = (blocks(m, shape.rows) * batch, blocks(n, shape.columns), 1)
     defines = {"PATH": path, "TILE_ROWS": shape.rows, "TILE_COLUMNS": shape.columns, "ARGUMENTS": 3}
     threads, shared = _SIMT_THREADS, _simt_shared(shape.rows, shape.columns)
@@ -348,6 +370,27 @@ def matmul(p: Params) -> LaunchConfig:
         defines |= {"WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "STAGES": shape.stages}
     launch = Launch(grid, (threads, 1, 1), shared)
     return LaunchConfig((launch,), overlaps=False, defines={**defines, "BLOCK": threads})
+
+
+def matmul_microseconds(p: Params) -> float:
+    """Returns about how long the tiles of a `matmul` take, likewise."""
+    path, shape, time = _matmul_tile(p)
+    return time - _start(_DEPTH if path == KernelPath.TILE_MMA else _FLOAT_DEPTH) * shape.step_us
+
+
+def _matmul_tile(p: Params) -> tuple[KernelPath, TileShape, float]:
+    """Returns the path of a `matmul`, the tile that takes least, and its microseconds."""
+    m, n, k, batch = as_int(p, "m"), as_int(p, "n"), as_int(p, "k"), prod(as_ints(p, "batch"))
+    contiguous = p["a_k"] == 1 and 1 in (p["b_k"], p["b_n"])
+    if contiguous and on_tensor_cores(p["dtype"], p["dtype"]):
+        path, shapes, depth = KernelPath.TILE_MMA, TILES, _DEPTH
+    elif p["dtype"] in _SUMMED_IN_FLOAT32:
+        path, shapes, depth = KernelPath.TILE_FLOAT, FLOAT_TILES, _FLOAT_DEPTH
+    else:
+        path, shapes, depth = KernelPath.TILE_SIMT, _SIMT, _SIMT_DEPTH
+    times = ((_time(s, 1, m, n, k, 1, batch, depth), s.rows, i) for i, s in enumerate(shapes))
+    time, _, index = min(times)
+    return path, shapes[index], time
 
 
 RULES: Mapping[str, Rule] = {

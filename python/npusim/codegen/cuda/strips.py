@@ -101,9 +101,12 @@ def strips(p: Params) -> Iterator[Strip]:
 
 def best_strip(p: Params) -> Strip | None:
     """Returns the strip that takes least; None where operands suit none."""
-    return min(
-        strips(p), key=lambda s: s.instructions(p) * max(s.threads(p), _FILLING), default=None
-    )
+    return min(strips(p), key=lambda s: strip_instructions(p, s), default=None)
+
+
+def strip_instructions(p: Params, strip: Strip) -> float:
+    """Returns about how many instructions all threads take, of as many as fill the device."""
+    return strip.instructions(p) * max(strip.threads(p), _FILLING)
 
 
 def strip_launch(p: Params, chosen: Strip) -> LaunchConfig:

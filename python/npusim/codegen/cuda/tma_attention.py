@@ -166,13 +166,18 @@ def best(p: Params) -> AttentionTile | None:
     found = tiles(p)
     if not found or _rows(p) <= _FEW_ROWS:
         return None
+    faster = microseconds(p, found[0]) < _PLAIN.begin_us + plain_microseconds(p)
+    return found[0] if faster else None
+
+
+def plain_microseconds(p: Params) -> float:
+    """Returns about how long an `attention` takes by the smaller tiles, without its begin."""
     heads = as_int(p, "batch") * as_int(p, "kv_heads")
     rows = blocks(_rows(p), _PLAIN_ROWS) * _PLAIN_ROWS
     keys = blocks(int(_keys(p, _PLAIN_ROWS)[0]), _PLAIN_KEYS) * _PLAIN_KEYS
     columns = max(as_int(p, "head_dim"), _LINE) + max(as_int(p, "v_dim"), _LINE)
     products = heads * rows * keys * columns  # of shorter heads the scores take as long
-    plain = _PLAIN.begin_us + products / _PLAIN.multiplications_per_us
-    return found[0] if microseconds(p, found[0]) < plain else None
+    return products / _PLAIN.multiplications_per_us
 
 
 def microseconds(p: Params, tile: AttentionTile) -> float:
@@ -180,6 +185,11 @@ def microseconds(p: Params, tile: AttentionTile) -> float:
 
     For an H200 that is benchmarks/results/cuda_attention_h200.txt.
     """
+    return _FIT.begin_us + busy_microseconds(p, tile)
+
+
+def busy_microseconds(p: Params, tile: AttentionTile) -> float:
+    """Returns the same without what any launch takes to begin."""
     heads = as_int(p, "batch") * as_int(p, "kv_heads")
     count = blocks(_rows(p), tile.rows) * heads
     mean, most = (blocks(int(keys), tile.keys) for keys in _keys(p, tile.rows))
@@ -193,7 +203,7 @@ def microseconds(p: Params, tile: AttentionTile) -> float:
     uneven = (blocks(count, PROCESSORS) - count / PROCESSORS) * max(0.0, 2 * mean / most - 1)
     share = count / PROCESSORS + uneven
     longest = most * step + _FIT.block_us
-    return _FIT.begin_us + max(longest, share * (mean * step + _FIT.block_us / side_by_side))
+    return max(longest, share * (mean * step + _FIT.block_us / side_by_side))
 
 
 def _rows(p: Params) -> int:

@@ -166,6 +166,11 @@ def microseconds(p: Params, tile: ClusterTile) -> float:
 
     For an H200 that is benchmarks/results/cuda_prefill_h200.txt.
     """
+    return _FIT.begin_us + busy_microseconds(p, tile)
+
+
+def busy_microseconds(p: Params, tile: ClusterTile) -> float:
+    """Returns the same without what any launch takes to begin."""
     m, k = as_int(p, "m"), as_int(p, "k")
     parts = 2 if p["gated"] else 1
     columns = as_int(p, "n") * parts
@@ -187,7 +192,7 @@ def microseconds(p: Params, tile: ClusterTile) -> float:
     steps = blocks(blocks(k, _DEPTH), tile.split_k)
     time = max(waves * steps * step, 2 * columns * k / _FIT.read_bytes_per_us)
     gated = _FIT.gated_sum_us * (parts - 1) * area / (tile.rows / 16)
-    time += _FIT.begin_us + waves * (_FIT.end_us + gated)
+    time += waves * (_FIT.end_us + gated)
     if tile.split_k > 1:
         time += _FIT.exchange_us * tile.split_k + area * 4 / _FIT.exchanged_bytes_per_us
     return time
