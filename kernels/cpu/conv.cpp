@@ -2,7 +2,8 @@
 // rows are output positions, K runs over taps and channels. The input is read in place through
 // pointers, or through a strip (conv_strip.h) where that is not possible or not worth it. What
 // Winograd's algorithm computes faster of 16-bit weights is conv_winograd.h's, what has few
-// channels in a group conv_groups.h's.
+// channels in a group conv_groups.h's; sums of few channels out are conv_dots.h's.
+#include "kernels/cpu/conv_dots.h"
 #include "kernels/cpu/conv_groups.h"
 #include "kernels/cpu/conv_strip.h"
 #include "kernels/cpu/conv_winograd.h"
@@ -21,11 +22,11 @@ namespace {
 using Params = abi::ConvParams;
 
 #ifdef NPUSIM_BASE_ISA
-// All that this set adds are dot products of bfloat16 of enough channels; others are the set's
-// below.
+// All that this set adds are dot products of bfloat16; others are the set's below.
 constexpr const KernelEntry& kBase = NPUSIM_BASE_ISA::conv_kernel;
 bool is_of_base(const Params& p) {
-  return p.x_dtype != kElement || p.w_dtype != kElement || NPUSIM_BASE_ISA::spans_groups(p);
+  if (p.x_dtype != kElement || p.w_dtype != kElement) return true;
+  return NPUSIM_BASE_ISA::spans_groups(p) && !spans_groups(p);
 }
 #endif
 
@@ -43,6 +44,7 @@ struct Plan {
   int64_t phases[3];
   int64_t outputs[3];  // of the largest phase
   bool strip, merged;  // a strip; its kernel rows are single runs
+  bool dots;           // dot products in place of tiles
   int64_t tile[3];     // outputs of a strip's block; direct blocks run over all dimensions
   int64_t blocks;      // of a phase
   int64_t rows;        // most positions of a block
@@ -81,6 +83,7 @@ Plan::Plan(const Params& p) : p(p) {
   }
   strip = p.x_dtype != kElement || p.x_strides[1] != 1 || (channels < kShortRun && p.kernel[2] > 1);
   merged = strip && !p.transposed && p.dilation[2] == 1;
+  dots = takes_dots(columns, std::max<int64_t>(1, taps() / phase_count()), run());
   const int64_t positions = p.batch * outputs[0] * outputs[1] * outputs[2];
   if (strip) {
     choose_tile();
@@ -119,7 +122,7 @@ struct Scratch {
   const Element** at;
   int64_t *tap_k, *widened_k, *y_rows, *r_rows, *axes;
   float* sums;
-  Element *widened, *zeros, *strip;
+  Element *widened, *zeros, *strip, *columns;
   int64_t bytes;
 
   Scratch(const Plan& plan, void* base) {
@@ -131,10 +134,13 @@ struct Scratch {
     y_rows = arena.take<int64_t>(plan.rows);
     r_rows = arena.take<int64_t>(plan.rows);
     axes = arena.take<int64_t>(2 * (p.kernel[0] + p.kernel[1] + p.kernel[2]));
-    sums = arena.take<float>(sums_floats(plan.rows, plan.taps(), plan.run()));
+    sums = arena.take<float>(plan.dots ? dot_sums(plan.columns, plan.rows)
+                                       : sums_floats(plan.rows, plan.taps(), plan.run()));
     widened = arena.take<Element>(widened_elements(p.w_dtype, plan.taps(), plan.run()));
     zeros = arena.take<Element>(plan.channels);
     strip = arena.take<Element>(plan.strip_elements());
+    columns =
+        arena.take<Element>(plan.dots ? dot_elements(plan.columns, plan.taps(), plan.run()) : 0);
     bytes = arena.bytes();
   }
 };
@@ -178,12 +184,17 @@ class RowBlock {
     rows_.taps = axes_[0].taps * axes_[1].taps * axes_[2].taps;
   }
 
-  void multiply(const void* w, int64_t first, int64_t end) const {
+  void multiply(const void* w, int64_t first, int64_t end) {
     if (rows_.count == 0) return;
     const int64_t panels = (plan_.columns + kPanel - 1) / kPanel;
     const int64_t at = group_ * panels * plan_.k * kPanel * element_size(p_.w_dtype);
     const Panels b{static_cast<const char*>(w) + at, plan_.k, p_.w_dtype, s_.widened, s_.widened_k};
-    multiply_rows(rows_, b, first, end, out_, s_.sums);
+    if (!plan_.dots) return multiply_rows(rows_, b, first, end, out_, s_.sums);
+    if (const int64_t weights = index_ / plan_.blocks; unpacked_ != weights) {
+      unpack_columns(rows_, b, plan_.columns, s_.columns);
+      unpacked_ = weights;
+    }
+    multiply_by_dots(rows_, s_.columns, plan_.columns, out_, s_.sums);
   }
 
  private:
@@ -267,30 +278,31 @@ class RowBlock {
   Output out_;
   const float* bias_;
   int64_t index_ = -1, block_ = 0, group_ = 0;
+  int64_t unpacked_ = -1;  // the group and phase whose weights lie as columns
   Axis axes_[3];
   Rows rows_;
 };
 
 int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
-#ifdef NPUSIM_BASE_ISA
-  if (is_of_base(*static_cast<const Params*>(params))) return kBase.tasks(params, workers);
-#else
   const auto& p = *static_cast<const Params*>(params);
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(p)) return kBase.tasks(params, workers);
+#else
   if (transforms_stored(p)) return stored_winograd_tasks(p);
-  if (spans_groups(p)) return spanning_tasks(p);
 #endif
-  return Plan(*static_cast<const Params*>(params)).grid().count();
+  if (spans_groups(p)) return spanning_tasks(p);
+  return Plan(p).grid().count();
 }
 
 int64_t scratch(const void* params) {
-#ifdef NPUSIM_BASE_ISA
-  if (is_of_base(*static_cast<const Params*>(params))) return kBase.scratch(params);
-#else
   const auto& p = *static_cast<const Params*>(params);
+#ifdef NPUSIM_BASE_ISA
+  if (is_of_base(p)) return kBase.scratch(params);
+#else
   if (transforms_stored(p)) return stored_winograd_scratch(p);
-  if (spans_groups(p)) return spanning_scratch(p);
 #endif
-  return Scratch(Plan(*static_cast<const Params*>(params)), nullptr).bytes;
+  if (spans_groups(p)) return spanning_scratch(p);
+  return Scratch(Plan(p), nullptr).bytes;
 }
 
 void run(const KernelCall& call) {
@@ -299,8 +311,8 @@ void run(const KernelCall& call) {
   if (is_of_base(p)) return kBase.run(call);
 #else
   if (transforms_stored(p)) return run_stored_winograd(call);
-  if (spans_groups(p)) return run_spanning(call);
 #endif
+  if (spans_groups(p)) return run_spanning(call);
   const Plan plan(p);
   RowBlock block(plan, call);
   plan.grid().for_each(call.begin, call.end, [&](int64_t index, int64_t first, int64_t end) {

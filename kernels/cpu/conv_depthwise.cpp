@@ -125,7 +125,6 @@ class LineRunner {
   // Channels [channel, channel_end) of line `line`.
   template <typename X>
   void run(int64_t line, int64_t channel, int64_t channel_end) {
-    const int64_t first = channel;
     const int64_t h = line % p_.out_size[1], plane = line / p_.out_size[1];
     const int64_t d = plane % p_.out_size[0], n = plane / p_.out_size[0];
     line_.d = valid_taps(p_, 0, d);
@@ -140,11 +139,6 @@ class LineRunner {
     if constexpr (kReadsRows<X>) {
       if (inner_row_ != nullptr) channel = run_rows(x, channel, channel_end);
       if (channel == channel_end) return;
-      // The last channels once more with some before them, where that changes nothing that is read.
-      if (inner_row_ != nullptr && channel > first && !p_.residual) {
-        run_rows(x, channel_end - kLanes, channel_end);
-        return;
-      }
     }
     int64_t w = 0;
     for (; w < inner_; ++w) border(x, w, channel, channel_end);
@@ -184,14 +178,23 @@ class LineRunner {
     pick.template operator()<7, 1>();
   }
 
-  // All outputs of the line, for the whole vectors of channels; returns where these end.
+  // All outputs of the line, of as many channels as rows are read of; returns where these end. What
+  // no vector is full of is read in part, or once more with some channels before it, where that
+  // changes nothing that is read.
   int64_t run_rows(const void* x, int64_t channel, int64_t channel_end) {
-    const int64_t end = channel_end - (channel_end - channel) % kLanes;
-    for (int64_t w = 0; channel < end && w < p_.out_size[2]; w += kOutputs) {
+    const int64_t whole = channel_end - (channel_end - channel) % kLanes;
+    for (int64_t w = 0; channel < whole && w < p_.out_size[2]; w += kOutputs) {
       const bool inner = w >= inner_ && w + kOutputs <= inner_end_;
-      (this->*(inner ? inner_row_ : edge_row_))(x, w, channel, end);
+      (this->*(inner ? inner_row_ : edge_row_))(x, w, channel, whole);
     }
-    return end;
+    if (whole == channel_end) return whole;
+    const bool again = whole > channel && !p_.residual;
+    if (!again && !kReadsParts) return whole;
+    if (again) return run_rows(x, channel_end - kLanes, channel_end);
+    for (int64_t w = 0; w < p_.out_size[2]; w += kOutputs) {
+      (this->*edge_row_)(x, w, whole, channel_end);
+    }
+    return channel_end;
   }
 
   // kOutputs outputs from `w` on, or what the line has of them.
@@ -203,8 +206,9 @@ class LineRunner {
     const auto count = static_cast<int>(std::min<int64_t>(kOutputs, p_.out_size[2] - w));
     place_outputs(w, count);
     for (int64_t c = channel; c < channel_end; c += kLanes) {
+      const int64_t part = std::min<int64_t>(kLanes, channel_end - c);
       Vec acc[kOutputs][1] = {};
-      accumulate_row<W, S, Edge>(line_, static_cast<const X*>(x), columns, c, acc);
+      accumulate_row<W, S, Edge>(line_, static_cast<const X*>(x), columns, c, part, acc);
       if constexpr (W == 3 && !Edge &&
                     std::is_same_v<X, float>) {  // of so few taps, storing is a good part
         if (registers_) {
@@ -214,19 +218,21 @@ class LineRunner {
       }
 #pragma GCC unroll 8
       for (int n = 0; n < kOutputs; ++n) store(s_.sums + n * kLanes, acc[n][0]);
-      store_row(count, c);
+      store_row(count, c, part);
     }
-    if (registers_ && activates_) {
-      activate_rows(out_, 0, count, channel, channel_end - channel);
-    }
+    const int64_t whole = (channel_end - channel) / kLanes * kLanes;
+    if (registers_ && activates_ && whole > 0) activate_rows(out_, 0, count, channel, whole);
   }
 
-  // The first `count` outputs of kLanes sums, but for an activation of y where it lies.
-  [[gnu::noinline]] void store_row(int count, int64_t channel) {
+  // The first `count` outputs of the sums of `part` channels, but for an activation of y where it
+  // lies, if these are a whole vector.
+  [[gnu::noinline]] void store_row(int count, int64_t channel, int64_t part) {
     if constexpr (kReadsRows<bfloat16>) {
-      if (narrow_) return store_narrow(0, count, channel);
+      if (narrow_) return store_narrow(0, count, channel, part);
     }
-    if (!registers_) return finish(out_, 0, count, channel, kLanes, s_.sums, kLanes);
+    if (!registers_ || part < kLanes) {
+      return finish(out_, 0, count, channel, part, s_.sums, kLanes);
+    }
     LinearOutput out = linear_output(out_, 0, channel);
     if (count == kOutputs) {
       Vec all[kOutputs][1];
@@ -243,16 +249,23 @@ class LineRunner {
   }
 
   // The same in 16 bits, of outputs [first, first + count): all sums pass the activation at once.
-  void store_narrow(int first, int count, int64_t channel) {
+  void store_narrow(int first, int count, int64_t channel, int64_t part = kLanes) {
     if (out_.bias) {
-      const Vec bias = load(out_.bias + channel);
+      const Vec bias = load_some(out_.bias + channel, part);
       for (int n = 0; n < count; ++n)
         store(s_.sums + n * kLanes, load(s_.sums + n * kLanes) + bias);
     }
     activate(out_, s_.sums, count * kLanes);
     with_float_type(out_.y_dtype, [&]<typename Y>(Y) {
       Y* y = static_cast<Y*>(out_.y) + channel;
-      for (int n = 0; n < count; ++n) store(y + s_.y_rows[first + n], load(s_.sums + n * kLanes));
+      for (int n = 0; n < count; ++n) {
+        const Vec v = load(s_.sums + n * kLanes);
+        if (part < kLanes) {
+          store_part(y + s_.y_rows[first + n], v, part);
+        } else {
+          store(y + s_.y_rows[first + n], v);
+        }
+      }
     });
   }
 

@@ -1,13 +1,20 @@
 // A vector of neighbouring outputs of several groups at a time: what its groups read of a pixel is
 // at most a vector, too, of which each output gets its group's first channel, second, and so on,
 // by a permutation. Taps outside the input are zeros. Each output's products are added tap by tap,
-// and within one by channel.
+// and within one by channel. The instruction set with dot products of bfloat16 takes two channels
+// at a time, which are neither widened nor permuted apart.
 #include "kernels/cpu/conv_groups.h"
 
 #include "kernels/cpu/conv_rows.h"
 #include "kernels/cpu/depthwise_sums.h"
 #include "kernels/cpu/igemm.h"
 #include "kernels/cpu/scratch.h"
+
+#ifdef NPUSIM_BASE_ISA
+namespace npusim::cpu::NPUSIM_BASE_ISA {
+bool spans_groups(const abi::ConvParams& p);
+}
+#endif
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -16,7 +23,8 @@ using Params = abi::ConvParams;
 
 constexpr int64_t kSmall = int64_t{1} << 17;  // multiply-adds not worth a second worker
 constexpr int64_t kTasks = 32;
-constexpr bool kPermutes = kLanes >= 8;          // by numbers from memory
+constexpr bool kPermutes = kLanes >= 8;                             // by numbers from memory
+constexpr int64_t kTerms = std::is_same_v<Element, float> ? 1 : 2;  // channels at once
 constexpr int kTogether = kLanes >= 16 ? 8 : 4;  // outputs whose sums and pixels are registers
 
 int64_t channels_of(const Params& p) {
@@ -48,7 +56,8 @@ struct Grid {
 
 struct Scratch {
   int64_t *y_rows, *r_rows;
-  float *sums, *w;
+  float* sums;
+  Element* w;
   int32_t* order;
   int64_t bytes;
 
@@ -57,12 +66,28 @@ struct Scratch {
     y_rows = arena.take<int64_t>(kTogether);
     r_rows = arena.take<int64_t>(kTogether);
     sums = arena.take<float>((kTogether + 1) * kLanes);
-    w = arena.take<float>(taps_of(p) * channels_of(p) * kLanes);
+    w = arena.take<Element>(taps_of(p) * channels_of(p) * kLanes);
     order = arena.take<int32_t>(channels_of(p) * kLanes);
     bytes = arena.bytes();
   }
 };
 
+// A pixel's channels, each output's term of them, and its products added to sums.
+#ifdef NPUSIM_BASE_ISA
+inline BVec pixel_at(const bfloat16* x) {
+  return load_pairs_part(x, kLanes);
+}
+inline BVec permuted(BVec v, const int32_t* order) {
+  return (BVec)_mm512_maskz_permutexvar_epi32(0xFFFF, _mm512_load_si512(order), (__m512i)v);
+}
+inline Vec add_terms(Vec acc, BVec x, const bfloat16* w) {
+  return dot_pairs(acc, x, load_pairs(w));
+}
+#else
+template <typename X>
+inline Vec pixel_at(const X* x) {
+  return load(x);
+}
 [[maybe_unused]] inline Vec permuted(Vec v, [[maybe_unused]] const int32_t* order) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_maskz_permutexvar_ps(0xFFFF, _mm512_load_si512(order), (__m512)v);
@@ -73,6 +98,11 @@ struct Scratch {
   return v;  // never called: no vector spans groups
 #endif
 }
+[[maybe_unused]] inline Vec add_terms(Vec acc, Vec x, const float* w) {
+  return acc + x * load(w);
+}
+#endif
+using Pixel = decltype(pixel_at(static_cast<const Element*>(nullptr)));
 
 class LineRunner {
  public:
@@ -106,15 +136,17 @@ class LineRunner {
     const int64_t k = taps_of(p_) * channels_, columns = columns_of(p_);
     const int64_t first = channel_ / columns * channels_;
     read_ = std::min(first, p_.in_channels - kLanes);
-    for (int64_t i = 0; i < channels_ * kLanes; ++i) {
-      const int64_t channel = first + i % kLanes / columns * channels_ + i / kLanes;
-      s_.order[i] = static_cast<int32_t>(channel - read_);
+    for (int64_t i = 0; i < channels_ / kTerms * kLanes; ++i) {
+      const int64_t channel = first + i % kLanes / columns * channels_ + i / kLanes * kTerms;
+      s_.order[i] = static_cast<int32_t>((channel - read_) / kTerms);
     }
-    with_float_type(p_.w_dtype, [&]<typename W>(W) {
+    with_operand_type(p_.w_dtype, [&]<typename W>(W) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const int64_t group = (channel_ + lane) / columns, column = (channel_ + lane) % columns;
         const W* w = static_cast<const W*>(packed_) + group * k * kPanel + column;
-        for (int64_t i = 0; i < k; ++i) s_.w[i * kLanes + lane] = to_float(w[i * kPanel]);
+        for (int64_t i = 0; i < k; ++i) {
+          s_.w[(i / kTerms * kLanes + lane) * kTerms + i % kTerms] = as_element(w[i * kPanel]);
+        }
       }
     });
   }
@@ -156,7 +188,7 @@ class LineRunner {
   template <int N, typename X>
   [[gnu::noinline]] void compute(const X* const (&at)[N], const Taps& taps, int64_t w) {
     Vec acc[N][1] = {};
-    const float* weight = s_.w;
+    const Element* weight = s_.w;
     for (int64_t i = 0; i < p_.kernel[0]; ++i) {
       for (int64_t j = 0; j < p_.kernel[1]; ++j) {
         const bool line = i >= d_.begin && i < d_.end && j >= h_.begin && j < h_.end;
@@ -164,13 +196,17 @@ class LineRunner {
         for (int64_t k = 0; k < p_.kernel[2]; ++k) {
           const bool inside = line && k >= taps.begin && k < taps.end;
           const int64_t offset = inside ? from + (k - taps.begin) * steps_[2] : 0;
-          Vec x[N];
+          Pixel x[N];
 #pragma GCC unroll 8
-          for (int n = 0; n < N; ++n) x[n] = inside ? load(at[n] + offset) : Vec{};
-          for (int64_t c = 0; c < channels_; ++c, weight += kLanes) {
-            const Vec by = load(weight);
+          for (int n = 0; n < N; ++n) x[n] = inside ? pixel_at(at[n] + offset) : Pixel{};
+          const int32_t* order = s_.order;
+          for (int64_t c = 0; c < channels_; c += kTerms) {
 #pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) acc[n][0] += permuted(x[n], s_.order + c * kLanes) * by;
+            for (int n = 0; n < N; ++n) {
+              acc[n][0] = add_terms(acc[n][0], permuted(x[n], order), weight);
+            }
+            order += kLanes;
+            weight += kLanes * kTerms;
           }
         }
       }
@@ -179,7 +215,7 @@ class LineRunner {
       s_.y_rows[n] = y_ + (w + n) * p_.y_strides[4];
       if (p_.residual) s_.r_rows[n] = r_ + (w + n) * p_.r_strides[4];
     }
-    if (skip_ == 0 && is_plain(out_)) {
+    if (skip_ == 0 && finishes_in_registers(out_)) {
       finish_tile<N, 1>(acc, linear_output(out_, 0, channel_));
       if (!has_range(out_)) activate_rows(out_, 0, N, channel_, kLanes);
       return;
@@ -214,6 +250,12 @@ void run_lines(const Params& p, const KernelCall& call) {
 
 }  // namespace
 
+#ifdef NPUSIM_BASE_ISA
+bool spans_groups(const Params& p) {
+  return p.x_dtype == kElement && p.w_dtype == kElement && channels_of(p) % kTerms == 0 &&
+         NPUSIM_BASE_ISA::spans_groups(p);
+}
+#else
 bool spans_groups(const Params& p) {
   if (!kPermutes || p.transposed || p.x_strides[1] != 1 || p.groups < 2) return false;
   if (p.x_dtype == static_cast<int32_t>(abi::DType::kFloat16)) return false;
@@ -222,6 +264,7 @@ bool spans_groups(const Params& p) {
   if (channels_of(p) > columns || channels_of(p) < 1) return false;
   return p.out_channels >= kLanes && p.in_channels >= kLanes;
 }
+#endif
 
 int64_t spanning_tasks(const Params& p) {
   return Grid(p).tasks;
@@ -234,8 +277,12 @@ int64_t spanning_scratch(const Params& p) {
 void run_spanning(const KernelCall& call) {
   if constexpr (kPermutes) {
     const auto& p = *static_cast<const Params*>(call.params);
+#ifdef NPUSIM_BASE_ISA
+    run_lines<bfloat16>(p, call);
+#else
     p.x_dtype == static_cast<int32_t>(abi::DType::kFloat32) ? run_lines<float>(p, call)
                                                             : run_lines<bfloat16>(p, call);
+#endif
   }
 }
 

@@ -66,6 +66,13 @@ inline void accumulate(const Line& line, const X* const (&x)[N], int64_t begin, 
   }
 }
 
+// Whether a part of a vector is read by one instruction, which serves whole ones as well.
+#if defined(__AVX512BW__)
+inline constexpr bool kReadsParts = true;
+#else
+inline constexpr bool kReadsParts = false;
+#endif
+
 // Where the columns of kOutputs neighbouring outputs lie: the first is `at` elements into a line of
 // x, and those before `begin` and from `end` on are not in the image.
 struct Columns {
@@ -73,23 +80,27 @@ struct Columns {
 };
 
 // acc = the sums of kOutputs neighbours for kernels that are W columns wide and S apart: a column
-// is read once for all outputs that it belongs to. Not Edge: all columns are in the image.
+// is read once for all outputs that it belongs to. Not Edge: all columns are in the image, and all
+// of the `part` channels of a vector are there.
 template <int W, int S, bool Edge, typename X>
 inline void accumulate_row(const Line& line, const X* x, const Columns& columns, int64_t channel,
-                           Vec (&acc)[kOutputs][1]) {
+                           int64_t part, Vec (&acc)[kOutputs][1]) {
+  const auto read = [part]<typename T>(const T* p) __attribute__((always_inline)) {
+    return kReadsParts && Edge ? load_part(p, part) : load(p);
+  };
   constexpr int kColumns = (kOutputs - 1) * S + W;
   for (int64_t i = line.d.begin; i < line.d.end; ++i) {
     for (int64_t j = line.h.begin; j < line.h.end; ++j) {
       const float* w = line.w + (i * line.kernel_h + j) * W * line.channels + channel;
       Vec weight[W];
 #pragma GCC unroll 8
-      for (int k = 0; k < W; ++k) weight[k] = load(w + k * line.channels);
+      for (int k = 0; k < W; ++k) weight[k] = read(w + k * line.channels);
       int64_t at = columns.at + (i - line.d.begin) * line.steps[0] +
                    (j - line.h.begin) * line.steps[1] + channel;
 #pragma GCC unroll 32
       for (int c = 0; c < kColumns; ++c, at += line.steps[2]) {
         if (Edge && (c < columns.begin || c >= columns.end)) continue;
-        const Vec column = load(x + at);
+        const Vec column = read(x + at);
 #pragma GCC unroll 8
         for (int n = 0; n < kOutputs; ++n) {
           if (c >= n * S && c < n * S + W) acc[n][0] += column * weight[c - n * S];

@@ -1,13 +1,16 @@
 // y = act(x · B + bias + residual) for dense rows and a B packed at load (see pack.cpp): linear
-// layers and pointwise convolutions. Rows of 16-bit x are widened to float once a row block.
+// layers and pointwise convolutions. Rows of 16-bit x are widened to float once a row block. What
+// has few terms and columns is gemm_narrow.h's.
 #include "kernels/cpu/check.h"
+#include "kernels/cpu/gemm_narrow.h"
 #include "kernels/cpu/igemm.h"
 #include "kernels/cpu/scratch.h"
 
 #ifdef NPUSIM_BASE_ISA
 namespace npusim::cpu::NPUSIM_BASE_ISA {
 extern const KernelEntry gemm_kernel;
-}
+bool is_narrow(const abi::GemmParams& p);
+}  // namespace npusim::cpu::NPUSIM_BASE_ISA
 #endif
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -17,7 +20,7 @@ namespace {
 // All that this set adds are dot products of bfloat16; others are the set's below.
 constexpr const KernelEntry& kBase = NPUSIM_BASE_ISA::gemm_kernel;
 bool is_of_base(const abi::GemmParams& p) {
-  return p.x_dtype != kElement || p.b_dtype != kElement;
+  return p.x_dtype != kElement || p.b_dtype != kElement || NPUSIM_BASE_ISA::is_narrow(p);
 }
 #endif
 
@@ -43,6 +46,9 @@ TaskGrid grid_of(const abi::GemmParams& p) {
 int64_t tasks(const void* params, [[maybe_unused]] int64_t workers) {
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(*static_cast<const abi::GemmParams*>(params))) return kBase.tasks(params, workers);
+#else
+  const auto& p = *static_cast<const abi::GemmParams*>(params);
+  if (is_narrow(p)) return narrow_tasks(p);
 #endif
   return grid_of(*static_cast<const abi::GemmParams*>(params)).count();
 }
@@ -71,6 +77,9 @@ struct Scratch {
 int64_t scratch(const void* params) {
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(*static_cast<const abi::GemmParams*>(params))) return kBase.scratch(params);
+#else
+  const auto& p = *static_cast<const abi::GemmParams*>(params);
+  if (is_narrow(p)) return narrow_scratch(p);
 #endif
   return Scratch(*static_cast<const abi::GemmParams*>(params), nullptr).bytes;
 }
@@ -94,6 +103,8 @@ void run(const KernelCall& call) {
   const auto& p = *static_cast<const abi::GemmParams*>(call.params);
 #ifdef NPUSIM_BASE_ISA
   if (is_of_base(p)) return kBase.run(call);
+#else
+  if (is_narrow(p)) return run_narrow(call);
 #endif
   const Scratch s(p, call.scratch);
   Output out = make_output(p, call.operands, p.n);

@@ -1,9 +1,11 @@
 // Layer norm and RMS norm of rows of `size` contiguous elements. Each row is read three times (two
 // for RMS) from the first-level cache: mean, distances from it and their squares (so that a large
-// mean costs no digits), result. y may be x's memory if dtypes and strides are equal.
+// mean costs no digits), result. Of short rows, whose lanes take longer to add up than their
+// elements, kLanes are summed together. y may be x's memory if dtypes and strides are equal.
 #include "kernels/cpu/accumulate.h"
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/transpose.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
 namespace {
@@ -11,6 +13,7 @@ namespace {
 using Params = abi::NormParams;
 
 constexpr int64_t kTaskElements = 16384;
+constexpr int64_t kShortRow = kLanes >= 8 ? 16 * kLanes : 0;  // of wide vectors' lanes
 constexpr int32_t kFloat64 = static_cast<int32_t>(abi::DType::kFloat64);
 enum Kind : int32_t { kLayerNorm = 0, kRmsNorm = 1 };
 
@@ -65,6 +68,54 @@ Affine<C> affine_of(const Params& p, const T* x) {
   return {center, static_cast<C>(scale), static_cast<C>(-gap * scale)};
 }
 
+// Lane r is the sum of the lanes of rows[r], apart from their use, as it is long.
+[[maybe_unused, gnu::noinline]] Vec sum_lanes_of(Vec (&rows)[kLanes]) {
+  return sum_each(rows);
+}
+
+// Calls f(v) with the vectors of a row, lanes after its end as `rest`.
+template <typename X, typename F>
+inline void for_each_vector(const X* x, int64_t n, float rest, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(load(x + i));
+  if (i < n) f(first_lanes(load_part(x + i, n - i), n - i, rest));
+}
+
+// The same of `count` short rows, at most kLanes; no row's depends on another's.
+template <typename X>
+[[gnu::noinline]] void affine_of_rows(const Params& p, const X* x, int64_t count,
+                                      Affine<float> (&rows)[kLanes]) {
+  const float share = 1 / static_cast<float>(p.size);
+  const auto eps = static_cast<float>(p.eps);
+  Vec sums[kLanes] = {}, squares[kLanes] = {};
+  float centers[kLanes] = {}, scales[kLanes], offsets[kLanes];
+  if (p.kind == kLayerNorm) {
+    for (int64_t r = 0; r < count; ++r) {
+      Vec sum{};
+      for_each_vector(x + r * p.x_row_stride, p.size, 0, [&](Vec v) { sum += v; });
+      sums[r] = sum * share;
+    }
+    store(centers, sum_lanes_of(sums));
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    const Vec center = broadcast(centers[r]);
+    Vec sum{}, square{};
+    for_each_vector(x + r * p.x_row_stride, p.size, centers[r], [&](Vec v) {
+      const Vec d = v - center;
+      sum += d;
+      square += d * d;
+    });
+    sums[r] = sum * share;
+    squares[r] = square * share;
+  }
+  const Vec gap = p.kind == kLayerNorm ? sum_lanes_of(sums) : Vec{};
+  const Vec variance = sum_lanes_of(squares) - gap * gap;
+  const Vec scale = 1.0F / sqrt((variance < 0 ? Vec{} : variance) + eps);
+  store(scales, scale);
+  store(offsets, -gap * scale);
+  for (int64_t r = 0; r < count; ++r) rows[r] = {centers[r], scales[r], offsets[r]};
+}
+
 // y = ((x - center) * scale + offset) * weight + bias over vectors.
 template <bool kWeight, bool kBias, typename X, typename Y>
 void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bias,
@@ -91,20 +142,38 @@ void normalize(const X* x, Y* y, int64_t n, const float* weight, const float* bi
 }
 
 template <typename X, typename Y>
-void norm_row(const Params& p, const X* x, Y* y, const float* weight, const float* bias) {
-  const Affine<float> a = affine_of<float>(p, x);
+void norm_row(const Params& p, const X* x, Y* y, const float* weight, const float* bias,
+              const Affine<float>& a) {
   if (weight && bias) return normalize<true, true>(x, y, p.size, weight, bias, a);
   if (weight) return normalize<true, false>(x, y, p.size, weight, bias, a);
   if (bias) return normalize<false, true>(x, y, p.size, weight, bias, a);
   normalize<false, false>(x, y, p.size, weight, bias, a);
 }
 
-void norm_row(const Params& p, const double* x, double* y, const double* weight,
-              const double* bias) {
-  const Affine<double> a = affine_of<double>(p, x);
-  for (int64_t i = 0; i < p.size; ++i) {
-    const double v = ((x[i] - a.center) * a.scale + a.offset) * (weight ? weight[i] : 1);
-    y[i] = v + (bias ? bias[i] : 0);
+// `count` rows, at most kLanes.
+template <typename X, typename Y>
+void norm_rows(const Params& p, const X* x, Y* y, int64_t count, const float* weight,
+               const float* bias) {
+  Affine<float> rows[kLanes];
+  if constexpr (kShortRow > 0) {
+    if (p.size <= kShortRow) affine_of_rows(p, x, count, rows);
+  }
+  for (int64_t r = 0; p.size > kShortRow && r < count; ++r) {
+    rows[r] = affine_of<float>(p, x + r * p.x_row_stride);
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    norm_row(p, x + r * p.x_row_stride, y + r * p.y_row_stride, weight, bias, rows[r]);
+  }
+}
+
+void norm_rows(const Params& p, const double* x, double* y, int64_t count, const double* weight,
+               const double* bias) {
+  for (; count > 0; --count, x += p.x_row_stride, y += p.y_row_stride) {
+    const Affine<double> a = affine_of<double>(p, x);
+    for (int64_t i = 0; i < p.size; ++i) {
+      const double v = ((x[i] - a.center) * a.scale + a.offset) * (weight ? weight[i] : 1);
+      y[i] = v + (bias ? bias[i] : 0);
+    }
   }
 }
 
@@ -133,9 +202,14 @@ void run_rows(const KernelCall& call, const X* x, Y* y) {
   const C* weight = p.has_weight ? parameter(p, call.operands[1], room) : nullptr;
   const C* bias =
       p.has_bias ? parameter(p, call.operands[1 + p.has_weight], room + p.size) : nullptr;
-  const int64_t each = rows_per_task(p), end = call.end * each;
-  for (int64_t row = call.begin * each; row < end && row < p.rows; ++row)
-    norm_row(p, x + row * p.x_row_stride, y + row * p.y_row_stride, weight, bias);
+  const int64_t each = rows_per_task(p);
+  const int64_t end = call.end * each < p.rows ? call.end * each : p.rows;
+  // Long rows one by one: each is in the near cache until its result is written.
+  const int64_t together = p.size <= kShortRow ? kLanes : 1;
+  for (int64_t row = call.begin * each; row < end; row += together) {
+    const int64_t count = end - row < together ? end - row : together;
+    norm_rows(p, x + row * p.x_row_stride, y + row * p.y_row_stride, count, weight, bias);
+  }
 }
 
 void run(const KernelCall& call) {

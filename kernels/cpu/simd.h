@@ -206,7 +206,7 @@ inline void store_part(T* p, Vec v, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(T));
 }
 
-// Where there are masked loads and stores, floats need no detour through memory.
+// Where there are masked loads and stores, parts need no detour through memory.
 #if defined(__AVX512F__)
 inline __mmask16 first_mask(int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1);
@@ -217,6 +217,33 @@ inline Vec load_part(const float* p, int64_t n) {
 inline void store_part(float* p, Vec v, int64_t n) {
   _mm512_mask_storeu_ps(p, first_mask(n), (__m512)v);
 }
+#if defined(__AVX512BW__)
+// The 16 bits of bfloat16 and float16: the first of a vector, and floats rounded to them.
+template <typename T>
+inline __m256i halves_part(const T* p, int64_t n) {
+  return _mm256_maskz_loadu_epi16(first_mask(n), p);
+}
+template <typename T>
+inline void store_halves_part(T* p, Vec v, int64_t n) {
+  T lanes[kLanes];  // stays in a register
+  store(lanes, v);
+  __m256i halves;
+  std::memcpy(&halves, lanes, sizeof halves);
+  _mm256_mask_storeu_epi16(p, first_mask(n), halves);
+}
+inline Vec load_part(const bfloat16* p, int64_t n) {
+  return as_float((UVec)_mm512_maskz_cvtepu16_epi32(0xFFFF, halves_part(p, n)) << 16);
+}
+inline Vec load_part(const float16* p, int64_t n) {
+  return (Vec)_mm512_maskz_cvtph_ps(0xFFFF, halves_part(p, n));
+}
+inline void store_part(bfloat16* p, Vec v, int64_t n) {
+  store_halves_part(p, v, n);
+}
+inline void store_part(float16* p, Vec v, int64_t n) {
+  store_halves_part(p, v, n);
+}
+#endif
 #elif defined(__AVX2__)
 inline __m256i first_mask(int64_t n) {
   static constexpr int32_t kMasks[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -372,14 +399,15 @@ inline IVec load_bytes(const int8_t* p) {
 }
 template <typename T>
 inline IVec load_bytes_part(const T* p, int64_t n) {
-  T lanes[kLanes] = {};
 #if defined(__AVX512BW__)
-  const auto there = static_cast<__mmask16>((1u << n) - 1);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), _mm_maskz_loadu_epi8(there, p));
+  const __m128i there = _mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << n) - 1), p);
+  if constexpr (std::is_signed_v<T>) return (IVec)_mm512_maskz_cvtepi8_epi32(0xFFFF, there);
+  return (IVec)_mm512_maskz_cvtepu8_epi32(0xFFFF, there);
 #else
+  T lanes[kLanes] = {};
   std::memcpy(lanes, p, static_cast<size_t>(n));
-#endif
   return load_bytes(lanes);
+#endif
 }
 template <typename T>
 inline void store_bytes(T* p, IVec v) {

@@ -65,6 +65,16 @@ def test_pointwise_lies_as_a_view_for_convolutions_may(draft, check_pass):
     check_pass(layout, draft.graph(conv(draft, y)))
 
 
+def test_pointwise_lies_like_pieces(draft, check_pass):
+    """What a dense block adds up are slices of channels-last images, none of them dense."""
+    x = conv(draft, draft.x(1, 3, 8, 8))
+    left, right = (
+        draft.call("aten.slice.Tensor", x, dim=1, start=i, end=i + 2, step=1) for i in (0, 1)
+    )
+    y = draft.call("aten.add.Tensor", left, right)
+    check_pass(layout, draft.graph(draft.call("aten.mean.dim", y, dim=(2, 3))))
+
+
 def test_attention_keeps_heads_behind_positions(draft, check_pass):
     q, k, v = (draft.x(2, 3, 5, 4, name=n) for n in "qkv")
     y = draft.call("aten.scaled_dot_product_attention.default", q, k, v, None)

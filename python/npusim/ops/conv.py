@@ -463,12 +463,18 @@ _CASES: dict[str, tuple[Case, ...]] = {
             "taps past each border",
         ),
         Case(((1, 8, 1, 40), (8, 8, 1, 31), None), {"padding": (0, 30)}, "a long row of taps"),
+        Case(((2, 40, 9, 7), (1, 40, 3, 3), (1,)), {"padding": (1, 1)}, "to one channel"),
+        Case(((1, 80, 7, 5), (6, 40, 3, 3), (6,)), {"groups": 2, "stride": (2, 1)}, "three each"),
+        Case(((1, 5, 9, 19), (5, 1, 3, 3), (5,)), {"groups": 5, "padding": (1, 1)}, "five alone"),
     ),
     "conv3d": (
         Case(((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), (4,)), {"padding": (1, 1, 1)}),
         Case(((1, 8, 4, 5, 6), (8, 8, 3, 3, 3), (8,)), {"padding": (1, 2, 1)}, "many taps"),
     ),
-    "conv_transpose1d": (Case(((1, 4, 7), (4, 6, 3), (6,)), {"stride": (2,)}),),
+    "conv_transpose1d": (
+        Case(((1, 4, 7), (4, 6, 3), (6,)), {"stride": (2,)}),
+        Case(((2, 96, 11), (96, 1, 8), (1,)), {"stride": (4,)}, "to one channel"),
+    ),
     "conv_transpose2d": (
         Case(
             ((1, 6, 5, 4), (6, 4, 3, 3), (8,)),

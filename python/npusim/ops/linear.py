@@ -411,6 +411,8 @@ register(
             Case(((5, 7), (9, 7), (9,))),
             Case(((2, 3, 64), (48, 64), None)),
             Case(((64,), (16, 64), (16,)), id="vector"),
+            Case(((37, 4), (4, 4), (4,)), id="few terms and columns"),
+            Case(((5, 7, 5), (6, 5), None), id="few terms, six columns"),
             Case(((3, 5, 7), (7,), None), id="vector weight"),
             Case(((3, 5, 7), (7,), ()), id="vector weight and bias"),
         ),

@@ -350,6 +350,7 @@ def _op(name: str, lower: Callable[[Node, Lowering], None], *cases: Case, **rest
 
 _SHAPE = {"normalized_shape": (33,)}
 _op("layer_norm.default", _lower_row_norm(0), Case(((2, 3, 33), (33,), (33,)), _SHAPE),
+    Case(((19, 270), (270,), (270,)), {"normalized_shape": (270,)}, "long rows"),
     Case(((4, 33), None, None), _SHAPE, "plain"),
     Case(((2, 5, 6), (5, 6), (5, 6)), {"normalized_shape": (5, 6)}, "two"))  # fmt: skip
 _op("rms_norm.default", _lower_row_norm(1), Case(((2, 3, 33), (33,)), {**_SHAPE, "eps": 1e-6}),

@@ -3,9 +3,10 @@
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
 Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat,
 pad and shuffles can write any order: they take the one all their readers ask for, else that of
-their largest operand. Reductions read any order, and write what is left of it, on targets whose
-kernels come with the runtime: for generated code that was not measured. Views keep no order of
-their own; what they show follows from what they look at. Everything else is row-major.
+their largest operand. On targets whose kernels come with the runtime that may be a piece of a
+larger tensor, if no operand is whole, and reductions read any order, and write what is left of it:
+for generated code that was not measured. Views keep no order of their own; what they show follows
+from what they look at. Everything else is row-major.
 """
 
 from __future__ import annotations
@@ -130,9 +131,12 @@ class _Plan:
         """Returns the order most of what is read lies in; reading and writing then go together."""
         type = node.outputs[0].type
         operands = [self.views[i] for i in node.inputs if i is not None]
-        same = [v for v in operands if v.rank == type.rank and v.is_dense]
+        alike = [v for v in operands if v.rank == type.rank]
         if node.op not in _COPIES:
-            same = [v for v in same if v.shape == type.shape]
+            alike = [v for v in alike if v.shape == type.shape]
+        same = [v for v in alike if v.is_dense]
+        if not same and not self.target.code_format:
+            same = [_closed_up(v) for v in alike if 0 not in v.strides]
         orders = [_order_of(v) for v in sorted(same, key=lambda v: -v.numel)]
         largest = [o for o, v in zip(orders, same, strict=True) if v.numel == same[0].numel]
         return next((o for o in largest if o is not None), None)
@@ -237,6 +241,11 @@ _ANY = object()
 
 def _stored(type: TensorType) -> View:
     return View(0, 0, type.dtype, type.shape, type.strides)
+
+
+def _closed_up(view: View) -> View:
+    """Returns what lies like a piece of a larger tensor, but dense."""
+    return _stored(TensorType(view.dtype, view.shape).with_order(view.order))
 
 
 def _order_of(view: View) -> Order:
