@@ -3,7 +3,7 @@ for tests are others.
 
 `build(name, batch)` gives a model with seeded weights, in evaluation mode, and its inputs; names
 are those of `tests.models`, of `ARCHITECTURES`, of `transformers_models`, `library_models`,
-`small_networks`, `token_mixers` and `other_networks`.
+`small_networks`, `token_mixers`, `other_networks` and `survey_networks`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks import (
     library_models,
     other_networks,
     small_networks,
+    survey_networks,
     token_mixers,
     transformers_models,
 )
@@ -280,6 +281,8 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return token_mixers.build(name, batch)
     if name in other_networks.NETWORKS:
         return other_networks.build(name, batch)
+    if name in survey_networks.NETWORKS:
+        return survey_networks.build(name, batch)
     if name not in ARCHITECTURES:
         return models.build(name, batch=batch)
     make, shape = ARCHITECTURES[name]

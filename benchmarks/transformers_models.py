@@ -221,6 +221,188 @@ _OTHERS: dict[str, Spec] = {
         _text_and_image(1000, 384),
     ),
 }
+
+
+def _ids(length: int, words: int) -> Inputs:
+    return _tokens(length, words, mask=False)
+
+
+def _both(length: int, behind: int, words: int) -> Inputs:
+    """Tokens of an encoder and of its decoder."""
+
+    def draw(generator: torch.Generator) -> tuple[Tensor, ...]:
+        sizes = (length, behind)
+        return tuple(torch.randint(4, words, (1, n), generator=generator) for n in sizes)
+
+    return draw
+
+
+def _translates(kind: str, words: int = 1000, **settings: Any) -> Spec:
+    """An encoder of 128 tokens and a decoder of 32."""
+    inputs = ("input_ids", "decoder_input_ids")
+    return Spec(
+        *(f"{kind}Model", f"{kind}Config", _HIDDEN, inputs, _both(128, 32, words)),
+        {"vocab_size": words, **settings},
+    )
+
+
+def _prompt(kind: str, length: int = 128, **settings: Any) -> Spec:
+    """A few layers of a decoder over a prompt."""
+    given = {"vocab_size": 1000, "hidden_size": 512, "num_hidden_layers": 4, **settings}
+    return Spec(f"{kind}Model", f"{kind}Config", _HIDDEN, ("input_ids",), _ids(length, 1000), given)
+
+
+def _swin_backbone() -> Any:
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    return transformers.SwinConfig(depths=[2, 2, 2, 2], out_features=stages)
+
+
+def _resnet_stages() -> Any:
+    return transformers.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+
+
+def _sam_masks(config: Any) -> nn.Module:
+    """An encoder of images as segmenters have it: windows, relative places, a neck."""
+    return transformers.SamModel(config).vision_encoder
+
+
+_SMALL = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536, **_LAYERS}
+_WIDE = {"d_model": 512, "encoder_layers": 3, "decoder_layers": 3}
+_DETECTS = {"use_timm_backbone": False, "use_pretrained_backbone": False}
+_SURVEYED: dict[str, Spec] = {
+    "t5_both": _translates("T5", num_layers=4),
+    "mbart_both": _translates("MBart", **_WIDE),
+    "prophetnet_both": _translates(
+        "ProphetNet", num_encoder_layers=3, num_decoder_layers=3, hidden_size=512
+    ),
+    "mamba2_prompt": _prompt("Mamba2", 64, num_heads=16, head_dim=64, chunk_size=32),
+    "mixtral_prompt": _prompt(
+        *("Mixtral", 128),
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        intermediate_size=1024,
+        num_local_experts=4,
+    ),
+    "xlnet": Spec(
+        *("XLNetModel", "XLNetConfig", _HIDDEN, ("input_ids",), _ids(128, 1000)),
+        {"vocab_size": 1000, "d_model": 512, "n_layer": 4, "n_head": 8, "d_inner": 2048},
+    ),
+    "nystromformer": _few("NystromformerModel", 256, **_SMALL),
+    "deberta": _few("DebertaModel", relative_attention=True, pos_att_type=["c2p", "p2c"], **_SMALL),
+    "canine": Spec(
+        *("CanineModel", "CanineConfig", _HIDDEN, ("input_ids",), _ids(512, 1000)), _SMALL
+    ),
+    "reformer": Spec(
+        *("ReformerModel", "ReformerConfig", _HIDDEN, ("input_ids",), _ids(256, 320)),
+        {"attn_layers": ["local", "local"], "axial_pos_shape": [16, 16], "is_decoder": False},
+    ),
+    "perceiver": Spec(
+        *("PerceiverModel", "PerceiverConfig", _HIDDEN, ("inputs",), _signal(512, 768)),
+        {"num_latents": 128, "d_latents": 512, "num_self_attends_per_block": 6},
+    ),
+    "clap_audio": Spec(
+        *("ClapAudioModel", "ClapAudioConfig", "pooler_output", ("input_features",)),
+        *(_signal(1, 1001, 64), {"enable_fusion": False}),
+    ),
+    "sam_encoder": Spec(
+        *(_sam_masks, "SamConfig", _HIDDEN, _PIXELS, _image(512)),
+        {
+            "vision_config": {
+                "image_size": 512,
+                "hidden_size": 384,
+                "num_attention_heads": 6,
+                "num_hidden_layers": 6,
+                "mlp_dim": 1536,
+                "global_attn_indexes": [2, 5],
+            }
+        },
+    ),
+    "conditional_detr": _images(
+        *("ConditionalDetr", "ForObjectDetection", "pred_boxes", 512),
+        backbone_config=_backbone,
+        **_DETECTS,
+    ),
+    "deformable_detr": _images(
+        *("DeformableDetr", "ForObjectDetection", "pred_boxes", 512),
+        backbone_config=_resnet_stages,
+        num_feature_levels=4,
+        **_DETECTS,
+    ),
+    "mask2former": _images(
+        *("Mask2Former", "ForUniversalSegmentation", "masks_queries_logits", 256),
+        backbone_config=_swin_backbone,
+    ),
+    "upernet": _images(
+        *("UperNet", "ForSemanticSegmentation", "logits", 512), backbone_config=_swin_backbone
+    ),
+    "group_vit": Spec(
+        *("GroupViTVisionModel", "GroupViTVisionConfig", "pooler_output", _PIXELS, _image(224)),
+    ),
+    "cvt": _images("Cvt", *_CLASSES, 224),
+    "timesformer": Spec(
+        *("TimesformerModel", "TimesformerConfig", _HIDDEN, _PIXELS, _signal(8, 3, 224, 224)),
+        _SMALL,
+    ),
+    "vjepa2": Spec(
+        *("VJEPA2Model", "VJEPA2Config", _HIDDEN, ("pixel_values_videos",)),
+        *(
+            _signal(8, 3, 224, 224),
+            {
+                "crop_size": 224,
+                "frames_per_clip": 8,
+                "hidden_size": 384,
+                "num_attention_heads": 6,
+                "num_hidden_layers": 4,
+            },
+        ),
+    ),
+    "depth_anything": _images(
+        *("DepthAnything", "ForDepthEstimation", "predicted_depth", 252),
+        backbone_config=lambda: transformers.Dinov2Config(
+            image_size=252,
+            patch_size=14,
+            num_hidden_layers=4,
+            hidden_size=384,
+            num_attention_heads=6,
+            out_features=["stage1", "stage2", "stage3", "stage4"],
+            reshape_hidden_states=False,
+            apply_layernorm=True,
+        ),
+        reassemble_hidden_size=384,
+        neck_hidden_sizes=[48, 96, 192, 384],
+        patch_size=14,
+    ),
+    "sewd_4": _sounds("SEWD", num_hidden_layers=4),
+    "w2v_bert_4": Spec(
+        *("Wav2Vec2BertModel", "Wav2Vec2BertConfig", _HIDDEN, ("input_features",)),
+        *(
+            _signal(200, 160),
+            {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048, **_LAYERS},
+        ),
+    ),
+    "parakeet_4": Spec(
+        *("ParakeetEncoder", "ParakeetEncoderConfig", _HIDDEN, ("input_features",)),
+        *(
+            _signal(400, 80),
+            {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048, **_LAYERS},
+        ),
+    ),
+    "git_captions": Spec(
+        *("GitModel", "GitConfig", _HIDDEN, ("input_ids", "pixel_values")),
+        *(
+            _text_and_image(1000, 224),
+            {"vocab_size": 1000, "vision_config": {"num_hidden_layers": 4}, **_SMALL},
+        ),
+    ),
+    "tr_ocr": Spec(
+        "TrOCRForCausalLM",
+        "TrOCRConfig",
+        "logits",
+        ("input_ids",),
+        _ids(32, 1000),
+        {"vocab_size": 1000, "decoder_layers": 4},
+    ),
+}
 MODELS: dict[str, Spec] = {
     "distilbert_384": _texts("DistilBertModel", _HIDDEN, 384, 30_522),
     "minilm_l6": _texts(
@@ -278,6 +460,7 @@ MODELS: dict[str, Spec] = {
         "SpeechT5HifiGan", "SpeechT5HifiGanConfig", "", ("spectrogram",), _signal(100, 80)
     ),
     **_OTHERS,
+    **_SURVEYED,
     "videomae": Spec("VideoMAEModel", "VideoMAEConfig", _HIDDEN, _PIXELS, _signal(16, 3, 224, 224)),
 }
 

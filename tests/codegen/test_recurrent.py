@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import npusim
+from npusim.abi.kernels import KERNELS
 from npusim.codegen.cuda import nvrtc, recurrent
+from npusim.ir.types import dtype_code
 from npusim.lowering.assemble import assemble
 from tests.codegen import host
 from tests.codegen.cases import TARGET, examples
@@ -26,9 +28,9 @@ def test_steps_are_what_pytorch_computes(
     if rows == "rows":
         measured = replace(recurrent.GPU.recurrent, blocks=1)
         monkeypatch.setattr(recurrent, "GPU", replace(recurrent.GPU, recurrent=measured))
-    chosen = list(examples("npu.recurrent_step"))
+    chosen = list(examples("npu.recurrent_step", "npu.recurrence"))
     keys = host.keys_of(e.program for e in chosen)
-    assert "recurrent_step" in {stem for stem, _ in keys}
+    assert {"recurrent_step", "recurrence"} <= {stem for stem, _ in keys}
     for unwritten in (0, 2):  # weights that are loaded after the wait, and before
         kernels = host.build(keys, tmp_path, unwritten=unwritten)
         for example in chosen:
@@ -39,7 +41,8 @@ def test_steps_are_what_pytorch_computes(
 @pytest.mark.skipif(host.COMPILER is None, reason="no C++ compiler to run kernels with")
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_that_are_not_finite(value: float, tmp_path: Path) -> None:
-    chosen = [e for e in examples("npu.recurrent_step") if e.dtype == "float32"]
+    ops = ("npu.recurrent_step", "npu.recurrence")
+    chosen = [e for e in examples(*ops) if e.dtype == "float32"]
     kernels = host.build(host.keys_of(e.program for e in chosen), tmp_path)
     for example in chosen:
         x, state = example.tensors[0], example.tensors[4]
@@ -55,6 +58,18 @@ def test_steps_compile_without_spilling(compiler: nvrtc.Nvrtc) -> None:
     chosen = (e for e in examples("npu.recurrent_step") if e.dtype in ("float32", "float16"))
     keys = [key for key in host.keys_of(e.program for e in chosen) if key[0] == "recurrent_step"]
     check_spilling(keys, "sm_90a", compiler)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [("float16", 128), ("float32", 104)])
+def test_weights_on_the_chip_fit_there(dtype: str, units: int, compiler: nvrtc.Nvrtc) -> None:
+    """The most units that `gpu.recurrent` says are held: in registers, and in shared memory."""
+    measured = TARGET.recurrent
+    assert units == (measured.held_floats if dtype == "float32" else measured.held_units)
+    apart = {"sums_step": 4 * units, "sums_row": 200 * units, "y_step": units, "y_row": 50 * units}
+    sizes = {"steps": 50, "m": 8, "units": units, "ldw": units, **apart, "gates": (0, 1, 2, 3)}
+    kinds = {"cell": 2, "act": 0, "reverse": 0, "has_bias": 1, "dtype": dtype_code(dtype)}
+    key = ("recurrence", KERNELS["recurrence"].pack({**sizes, **kinds}))
+    check_spilling([key], "sm_90a", compiler)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +107,11 @@ def test_networks_give_all_steps_and_their_last_states(
 ) -> None:
     """Of several sequences, whose rows lie apart where steps are written into what is returned."""
     torch.manual_seed(0)
-    model = kind(7, 16, 2, batch_first=True).eval()
+    model = kind(7, 16, 1, batch_first=True, bidirectional=True).eval()
     x = torch.randn(3, 3, 7)
     program = npusim.compile(npusim.extract_ir(model, (x,)), replace(TARGET, code_format=""))
     stems = [program.kernels[c.kernel].name for c in program.methods[0].commands]
-    assert stems.count("recurrent_step") == 4  # the first of three reads states of zeros
+    assert stems.count("recurrence") == 2 and "recurrent_step" not in stems
     weights = {name: _bytes(tensor) for name, tensor in model.state_dict().items()}
     kernels = host.build(host.keys_of([program]), tmp_path)
     results = host.run_program(program, kernels, [_bytes(x)], weights)

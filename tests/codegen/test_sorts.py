@@ -16,7 +16,7 @@ from tests.codegen import host
 from tests.codegen.test_kernels import check_spilling
 
 NAN, INF = float("nan"), float("inf")
-BITONIC, ROUNDS, DIGITS = range(3)
+BITONIC, ROUNDS, DIGITS, WARPS = range(4)
 
 
 def _params(x: Tensor, k: int, descending: int) -> dict[str, int]:
@@ -53,6 +53,9 @@ _ROWS = [
     (torch.float64, (1, 2100, 1), 2100, 1, DIGITS),
     (torch.float32, (1, 300, 3), 300, 1, BITONIC),
     (torch.int32, (1, 2048, 1), 7, 0, BITONIC),
+    (torch.float16, (265, 130, 2), 20, 1, WARPS),  # as many lanes as warps
+    (torch.int64, (529, 128, 1), 32, 0, WARPS),
+    (torch.uint8, (528, 259, 1), 1, 0, WARPS),
 ]
 
 

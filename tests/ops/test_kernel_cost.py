@@ -141,6 +141,8 @@ BY_HAND: list[tuple[str, Params, tuple[int, ...], int]] = [
     ("recurrent_step", {"m": 2, "units": 3, "k": 8, "cell": 0, "has_bias": 1, "has_addend": 1,
                         "dtype": BF16},
      (32, 48, 12, 12, 12), 2 * 6 * 8 + 2 * 6 + 6),
+    ("recurrence", {"steps": 5, "m": 2, "units": 3, "cell": 2, "has_bias": 1, "dtype": BF16},
+     (240, 72, 48, 12, 12, 60, 12), 5 * 2 * 12 * (2 * 3 + 2) + 5 * 9 * 6),
     ("token_mixing", {"batch": 2, "m": 3, "n": 5, "k": 8, "has_bias": 1, "residual": 1, "act": 1,
                       "x_dtype": BF16, "w_dtype": BF16, "y_dtype": BF16, "r_dtype": BF16},
      (160, 48, 12, 60, 60), 2 * 30 * 8 + 3 * 30),

@@ -3,6 +3,7 @@
 import pytest
 
 from npusim.passes.fuse_pointwise import fuse_pointwise
+from npusim.targets import TargetConfig
 
 
 def test_chain(draft, check_pass):
@@ -23,6 +24,19 @@ def test_a_shared_value_is_not_computed_twice(draft, check_pass):
     y = draft.call("aten.exp.default", draft.x(2, 3))
     z = draft.call("aten.neg.default", y)
     check_pass(fuse_pointwise, draft.graph(draft.call("aten.abs.default", y), z))
+
+
+@pytest.mark.parametrize(("target", "programs"), [("cpu", 3), ("cuda:sm_90a", 2)])
+def test_generated_code_does_quick_formulas_again(draft, target, programs):
+    """A sum and a comparison for two readers, but an exponential before them only once."""
+    x = draft.call("aten.exp.default", draft.x(2, 3))
+    y = draft.call("aten.add.Scalar", x, other=1.0, alpha=1)
+    inside = draft.call("aten.gt.Scalar", y, other=2.0)
+    results = [draft.call(f"aten.{op}.default", y) for op in ("tanh", "erf")]
+    results = [draft.call("aten.mul.Tensor", r, inside) for r in results]
+    result = fuse_pointwise(draft.graph(*results), TargetConfig.named(target))
+    counts = [sum(n.op == "aten.exp.default" for n in result.nodes), len(result.nodes)]
+    assert counts == ([0, programs + 1] if target == "cpu" else [1, programs + 1])
 
 
 def test_a_value_read_twice_by_one_node_fuses(draft, check_pass):

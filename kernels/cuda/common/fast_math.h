@@ -39,5 +39,12 @@ inline float fast_exp(float x) {
 inline float fast_sigmoid(float x) {
   return fast_reciprocal(1.0f + fast_exp(-x));
 }
+// Near 0, where the quotient would cancel, the first terms of the series.
+inline float fast_tanh(float x) {
+  const float square = x * x;
+  const float near = ((square * 0.0218694885f - 0.0539682540f) * square + 0.1333333333f) * square;
+  const float quotient = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp(2.0f * x));
+  return square < 0.0625f ? x + x * square * (near - 0.3333333333f) : quotient;
+}
 
 }  // namespace npusim

@@ -6,12 +6,11 @@
 // first of W are loaded before the launch waits for the step before.
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/entry.h"
-#include "kernels/cuda/common/scalar_ops.h"
+#include "kernels/cuda/matmul/recurrent_cells.h"
 
 namespace npusim {
 
 using T = Storage<params.dtype>;
-enum Cells { kPlain, kGru, kLstm };  // params.cell
 enum Operands {
   kX,
   kW,
@@ -22,7 +21,6 @@ enum Operands {
   kNew
 };
 constexpr int kLanes = NPUSIM_LANES, kRows = NPUSIM_ROWS;
-constexpr int kGates = params.cell == kPlain ? 1 : params.cell == kGru ? 3 : 4;
 constexpr int kEach = 8;  // elements of K of a lane at once
 constexpr int kK = static_cast<int>(params.k), kUnits = static_cast<int>(params.units);
 constexpr int kRounds = (kK + kEach * kLanes - 1) / (kEach * kLanes);
@@ -73,21 +71,14 @@ inline void finish(void* const* operands, int64_t row, int unit, const float (&s
       a[g] = decode<float>(static_cast<const T*>(operands[kAddend])[row * params.lda + at]);
     }
   }
-  T* const y = static_cast<T*>(operands[kY]) + row * params.ldy + unit;
-  if constexpr (params.cell == kPlain) {
-    *y = encode<T>(scalar::activate<params.act>(s[0] + a[0]));
-  } else {
-    const float before =
-        decode<float>(static_cast<const T*>(operands[kState])[row * params.lds + unit]);
-    if constexpr (params.cell == kGru) {
-      const float candidate = scalar::tanh(a[2] + scalar::sigmoid(s[0] + a[0]) * s[2]);
-      *y = encode<T>((before - candidate) * scalar::sigmoid(s[1] + a[1]) + candidate);
-    } else {
-      const float cell = scalar::sigmoid(s[1] + a[1]) * before +
-                         scalar::sigmoid(s[0] + a[0]) * scalar::tanh(s[2] + a[2]);
-      static_cast<T*>(operands[kNew])[row * params.ld_new + unit] = encode<T>(cell);
-      *y = encode<T>(scalar::sigmoid(s[3] + a[3]) * scalar::tanh(cell));
-    }
+  float before = 0.0f;
+  if constexpr (params.cell != kPlain) {
+    before = decode<float>(static_cast<const T*>(operands[kState])[row * params.lds + unit]);
+  }
+  const Updated now = update(s, a, before);
+  static_cast<T*>(operands[kY])[row * params.ldy + unit] = encode<T>(now.y);
+  if constexpr (params.cell == kLstm) {
+    static_cast<T*>(operands[kNew])[row * params.ld_new + unit] = encode<T>(now.cell);
   }
 }
 

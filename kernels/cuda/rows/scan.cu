@@ -48,12 +48,23 @@ inline C neutral() {
   return -kInfinity<C>;
 }
 
+constexpr int kAhead = 8;  // elements that are loaded before the first of them is combined
+
 inline void scan_lane(const X* x, Y* y) {
-  C state = decode<C>(x[0]);
-  y[0] = encode<Y>(state);
-  for (int64_t i = 1; i < params.size; ++i) {
-    state = combine(state, decode<C>(x[i * params.inner]));
-    y[i * params.inner] = encode<Y>(state);
+  C state = neutral();
+  for (int64_t from = 0; from < params.size; from += kAhead) {
+    X held[kAhead];
+#pragma unroll
+    for (int e = 0; e < kAhead; ++e) {
+      if (from + e < params.size) held[e] = x[(from + e) * params.inner];
+    }
+#pragma unroll
+    for (int e = 0; e < kAhead; ++e) {
+      if (from + e >= params.size) break;
+      const C element = decode<C>(held[e]);
+      state = from + e == 0 ? element : combine(state, element);
+      y[(from + e) * params.inner] = encode<Y>(state);
+    }
   }
 }
 

@@ -1,10 +1,11 @@
-// The k first of a stable sort along the middle of a dense [outer, size, inner], in one of three
+// The k first of a stable sort along the middle of a dense [outer, size, inner], in one of four
 // ways that give the same result (codegen/cuda/sorts.py chooses). Elements become unsigned keys
 // whose order is the one asked for: NaN largest, -0 equal to 0, inverted when descending.
 // NPUSIM_WAY 0: a block sorts a short lane in shared memory. 1: rounds, of which each keeps the k
-// first of each tile of a lane. 2: all of a lane is sorted, digit by digit.
+// first of each tile of a lane. 2: all of a lane is sorted, digit by digit. 3: a warp keeps the 32
+// first of what it has seen of a lane, for k up to as many.
 #include "kernels/cuda/common/scalar.h"
-#if NPUSIM_WAY > 0
+#if NPUSIM_WAY == 1 || NPUSIM_WAY == 2
 #include "kernels/cuda/common/radix.h"
 #endif
 
@@ -112,6 +113,65 @@ extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
   }
   bitonic_sort(items);
   for (int i = threadIdx.x; i < params.k; i += NPUSIM_BLOCK) lane.give(i, items.positions[i]);
+}
+
+#elif NPUSIM_WAY == 3
+
+namespace npusim {
+
+// A key and its position, which together are unique.
+struct Item {
+  Key key;
+  int32_t position;
+
+  bool is_before(const Item& other) const {
+    return key < other.key || (key == other.key && position < other.position);
+  }
+};
+
+inline Item from_lane(const Item& item, int lane) {
+  return {static_cast<Key>(__shfl_sync(0xffffffffU, item.key, lane)),
+          __shfl_sync(0xffffffffU, item.position, lane)};
+}
+
+// The item of this lane after a step of a bitonic network: the first of two, or the last.
+inline Item exchanged(const Item& own, int step, bool first) {
+  const Item other = from_lane(own, (threadIdx.x % 32) ^ step);
+  return other.is_before(own) == first ? other : own;
+}
+// Sorts the items of a warp, of which runs of `run` / 2 are sorted up and down by turns.
+inline Item merged(Item own, int run) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (step < run) own = exchanged(own, step, ((lane & step) == 0) == ((lane & run) == 0));
+  }
+  return own;
+}
+
+}  // namespace npusim
+
+extern "C" __global__ void __launch_bounds__(NPUSIM_BLOCK)
+    npusim_kernel(const void* x, void* values, void* indices) {
+  using namespace npusim;
+  const int lane = threadIdx.x % 32;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (NPUSIM_BLOCK / 32) + threadIdx.x / 32;
+  if (warp >= kLanes) return;  // all lanes of the warp
+  const Lane row = lane_of(warp, x, values, indices);
+  const Item none = {static_cast<Key>(~Key{0}), 0x7fffffff};  // behind all items
+  Item best = none;
+  for (int64_t at = 0; at < params.size; at += 32) {
+    const bool exists = at + lane < params.size;
+    Item item = none;
+    if (exists) item = {row.key(at + lane), static_cast<int32_t>(at + lane)};
+    const Item last = from_lane(best, static_cast<int>(params.k) - 1);
+    if (!__any_sync(0xffffffffU, item.is_before(last))) continue;
+#pragma unroll
+    for (int run = 2; run <= 32; run *= 2) item = merged(item, run);
+    const Item other = from_lane(item, 31 - lane);  // the least against the greatest
+    best = merged(other.is_before(best) ? other : best, 32);
+  }
+  if (lane < params.k) row.give(lane, best.position);
 }
 
 #elif NPUSIM_WAY == 1

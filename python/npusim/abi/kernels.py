@@ -488,6 +488,17 @@ KERNELS: dict[str, KernelDef] = {
             "cell:i32 act:i32 has_bias:i32 has_addend:i32 dtype:i32",
             generated_only=True,
         ),
+        # All steps of a recurrence of so many units (ops/recurrence.py), over W of `units` rows for
+        # each gate: sums of what comes from outside, one after the other or in `reverse`, the rows
+        # and an LSTM's cell before the first step, dense, the rows of all steps, and an LSTM's
+        # last cell, dense. …_step, …_row: strides; the rest as recurrent_step has it.
+        _def(
+            "recurrence",
+            "sums, w, [bias], hidden, [state], y, [new]",
+            "steps:i64 m:i64 units:i64 ldw:i64 sums_step:i64 sums_row:i64 y_step:i64 y_row:i64 "
+            "gates:i32[4] cell:i32 act:i32 reverse:i32 has_bias:i32 dtype:i32",
+            generated_only=True,
+        ),
         # y[b] = act(w[m, k] · x[b][k, n] + bias[m] + residual[b]): a linear along x's last
         # dimension but one (ops/token_mixing.py). Columns are contiguous; ld…: strides of rows,
         # x_batch …: of items. Rows of w have zeros behind them up to ldw, where that is a multiple

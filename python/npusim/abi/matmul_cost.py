@@ -237,6 +237,17 @@ def _recurrent_step(p: Params, _: int | None) -> Cost:
     return [m * k * size, gates * units * k * size, *more, *[state] * others], operations
 
 
+def _recurrence(p: Params, _: int | None) -> Cost:
+    steps, m, units, size = p["steps"], p["m"], p["units"], CODE_SIZES[p["dtype"]]
+    gates, _, formula = _CELLS[p["cell"]]
+    sums, state = steps * gates * m * units, m * units * size
+    cells = [state] * (p["cell"] == 2)
+    bias = [4 * gates * units] * p["has_bias"]
+    operations = sums * (2 * units + 1 + p["has_bias"]) + steps * formula * m * units
+    weight = gates * units * units * size
+    return [sums * size, weight, *bias, state, *cells, steps * state, *cells], operations
+
+
 # By the number of a recurrent step's cell: its gates, the tensors as large as a state beside x,
 # and the operations on each unit of it.
 _CELLS = ((1, 1, 1), (3, 2, 7), (4, 3, 9))
@@ -356,6 +367,7 @@ MATMULS: dict[str, Rule] = {
     "linear_before_norm": _linear_before_norm,
     "linear_behind_norm": _linear_behind_norm,
     "linear_rope_append": _linear_rope_append,
+    "recurrence": _recurrence,
     "recurrent_step": _recurrent_step,
     "token_mixing": _token_mixing,
     "quantize": _quantize,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from npusim.abi.scalar import ScalarProgram
 from npusim.analysis.compose import Arg, Composer, narrows, scalar_program
@@ -14,17 +14,32 @@ from npusim.ops.fused import broadcast_shapes
 
 
 class Cone:
-    """Grows from a root towards its operands, over values that only the cone reads.
+    """Grows from a root towards its operands, over values that only the cone reads, and such as
+    are computed again in each cone.
+
+    Args:
+        cheap: values that cost less to compute again than to store and to read.
+        kept: values that other cones read as they are.
 
     Attributes:
+        again: what was taken in though others read it, or what that needs.
         root: the pointwise node whose result the cone computes.
         size: an upper bound of its program's length, but for conversions of intermediates.
         reads: how often the cone reads each value; operands that hold one number do not count,
             since they become literals.
     """
 
-    def __init__(self, root: Node, program: ScalarProgram, rewriter: Rewriter) -> None:
+    def __init__(
+        self,
+        root: Node,
+        program: ScalarProgram,
+        rewriter: Rewriter,
+        cheap: Collection[str] = frozenset(),
+        kept: Collection[str] = frozenset(),
+    ) -> None:
         self.root = root
+        self.again: set[str] = set()
+        self._cheap, self._kept = cheap, kept
         self.size = 0
         self.reads: Counter[str] = Counter()
         self._program = program
@@ -53,14 +68,14 @@ class Cone:
         return broadcast_shapes(*shapes) == self.root.type.shape
 
     def candidate(self, refused: set[str]) -> str | None:
-        """Returns a value the cone could take in: pointwise, of the root's shape, read by no other,
-        and not a conversion that rounds.
+        """Returns a value the cone could take in: pointwise, of the root's shape, read by no other
+        or cheap, and not a conversion that rounds.
 
         What is static is taken into static roots only, and the other way round: what is computed
         once at load must not move into every run.
         """
         for value in self.operands():
-            if value in refused or self._rewriter.uses(value) != self.reads[value]:
+            if value in refused or (self._is_read_elsewhere(value) and value not in self._cheap):
                 continue
             same_shape = self._rewriter.types[value].shape == self.root.type.shape
             same_time = (value in self._rewriter.static) == self._static
@@ -73,8 +88,16 @@ class Cone:
                 return value
         return None
 
+    def _is_read_elsewhere(self, value: str) -> bool:
+        """Tells whether others read a value, or what is computed again reads it."""
+        if value in self._kept or self._rewriter.uses(value) != self.reads[value]:
+            return True
+        return any(value in self._taken[taken][0].inputs for taken in self.again)
+
     def take(self, value: str) -> None:
         """Takes in the producer of a candidate."""
+        if self._is_read_elsewhere(value):
+            self.again.add(value)
         producer = self._rewriter.producer(value)
         assert producer is not None
         program = scalar_program(producer, self._rewriter)
@@ -85,6 +108,7 @@ class Cone:
     def give_back(self) -> str:
         """Undoes the latest `take` and returns its value."""
         value, (producer, program) = self._taken.popitem()
+        self.again.discard(value)
         self.size -= len(program.body)
         literals = self._literals.pop(producer.name)
         self.reads.subtract(i for i in producer.inputs if i is not None and i not in literals)

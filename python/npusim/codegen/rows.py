@@ -27,6 +27,7 @@ _COLUMN_ELEMENTS = 8  # of a column, that a thread has at least where several sh
 _STATE_BYTES = 16  # of the widest running value: an extreme with its position
 _VAR, _STD, _LOG_SUM_EXP = 9, 10, 14  # op of `reduce` (abi/kernels.py)
 _TWO_PASSES = frozenset((_VAR, _STD, _LOG_SUM_EXP))  # where blocks share nothing
+_SHORT_ELEMENTS = 8  # of what is reduced, that a thread has at least where there are many outputs
 _SLICE_ELEMENTS = 16  # of a slice of a softmax, that a thread has at least
 _FEWEST_SLICES = 16  # of a softmax; of fewer, what a launch takes is not won back
 
@@ -176,7 +177,8 @@ class RowRules:
             parts = min(wanted, block // wide)
         else:
             block = MAX_THREADS if wanted >= MAX_THREADS and elements >= 8 * MAX_THREADS else _BLOCK
-            parts = min(max(wanted, LANES), block)
+            few = _power_of_two(blocks(elements, _SHORT_ELEMENTS))  # of a short row
+            parts = min(max(wanted, min(few, LANES)), block)
             one_pass = self.shares_lanes or p["op"] not in _TWO_PASSES
             if one_pass and elements >= 4 * self.fit.split_elements:
                 split = min(

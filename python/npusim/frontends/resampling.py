@@ -108,7 +108,8 @@ def _grid_sampled(
     sizes = x.shape[3], x.shape[2]
     read = _Reader(widened(x), partial(_padded, mode=padding_mode, align=align_corners))
     columns, rows = (
-        _place(widened(grid)[..., axis], size, align_corners) for axis, size in enumerate(sizes)
+        _place(widened(grid[..., axis].unsqueeze(1)), size, align_corners)
+        for axis, size in enumerate(sizes)
     )
     if interpolation_mode in (_BILINEAR, _NEAREST):
         columns, rows = read.pad(columns, sizes[0]), read.pad(rows, sizes[1])
@@ -117,10 +118,10 @@ def _grid_sampled(
     left, top = columns.floor(), rows.floor()
     if interpolation_mode == _BILINEAR:
         across, down = _linear_weights(columns, left), _linear_weights(rows, top)
-        taps = [read.inside(left + j, top + i) * (across[j] * down[i]).unsqueeze(1)
+        taps = [read.inside(left + j, top + i) * (across[j] * down[i])
                 for i in range(2) for j in range(2)]  # fmt: skip
         return reduce(torch.add, taps).to(x.dtype)
-    across, down = (_cubic_weights(t.unsqueeze(1)) for t in (columns - left, rows - top))
+    across, down = (_cubic_weights(t) for t in (columns - left, rows - top))
     lines = (
         reduce(torch.add, [w * read(left + (j - 1), top + (i - 1)) for j, w in enumerate(across)])
         for i in range(4)
@@ -157,22 +158,26 @@ class _Reader:
     """
 
     def __init__(self, x: Tensor, pad: Callable[[Tensor, int], Tensor]) -> None:
-        self._x, self.pad = x, pad
+        self._height, self._width, self.pad = x.shape[2], x.shape[3], pad
+        self._pixels = torch.nn.functional.pad(x.flatten(2), (0, 1))  # the last one lies outside
         images, channels = (torch.arange(size, device=x.device) for size in x.shape[:2])
         self._image, self._channel = images.view(-1, 1, 1, 1), channels.view(1, -1, 1, 1)
 
     def __call__(self, columns: Tensor, rows: Tensor) -> Tensor:
-        """Returns [n, c, oh, ow] of whole-numbered places [n, oh, ow] that are padded first."""
-        height, width = self._x.shape[2:]
-        return self.inside(self.pad(columns, width), self.pad(rows, height))
+        """Returns [n, c, oh, ow] of whole-numbered places [n, 1, oh, ow], padded first."""
+        return self.inside(self.pad(columns, self._width), self.pad(rows, self._height))
 
     def inside(self, columns: Tensor, rows: Tensor) -> Tensor:
-        """Returns [n, c, oh, ow] of whole-numbered places [n, oh, ow]; 0 outside."""
-        height, width = self._x.shape[2:]
+        """Returns [n, c, oh, ow] of whole-numbered places [n, 1, oh, ow]; 0 outside.
+
+        One index a place, of a formula that nothing else reads a part of: what is read outside is
+        a pixel of zeros, and so nothing has to be chosen behind.
+        """
+        height, width = self._height, self._width
         inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
-        i, j = (torch.where(inside, t, 0).to(torch.int64).unsqueeze(1) for t in (rows, columns))
-        found = self._x[self._image, self._channel, i, j]
-        return torch.where(inside.unsqueeze(1), found, 0)
+        i, j = (torch.where(inside, t, 0).to(torch.int64) for t in (rows, columns))
+        at = torch.where(inside, i * width + j, height * width)
+        return self._pixels[self._image, self._channel, at]
 
 
 def _linear_weights(at: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:

@@ -219,6 +219,11 @@ class Lowering:
         self._views[value.name] = view
         return view
 
+    def order_of(self, value: Value) -> tuple[int, ...] | None:
+        """Returns the order in which a value's place lies in what it is concatenated into."""
+        place = self._places.get(value.name)
+        return value.type.order if place is None else place.node.type.order
+
     def _part(self, place: Place, tensor: TensorType) -> View | None:
         whole = self.whole(place.node)
         if whole.shape != place.node.type.shape:

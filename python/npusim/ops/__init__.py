@@ -18,6 +18,7 @@ from npusim.ops import (  # noqa: F401  (imported for their registrations)
     pooling,
     quantized_linear,
     ranks,
+    recurrence,
     recurrent_step,
     reduction,
     rope,

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 RECURRENT_STEP = "npu.recurrent_step"
 GATES: Mapping[str, int] = {"plain": 1, "gru": 3, "lstm": 4}  # parts of a product, by cell
 ACTIVATIONS = ("tanh", "relu")  # of plain recurrences
-_CELLS = tuple(GATES)  # in the order of their numbers in the kernel's parameters
+CELLS = tuple(GATES)  # in the order of their numbers in the kernel's parameters
 _DTYPES = ("float32", "float16", "bfloat16")
+Operands = tuple[View, View, View | None, View | None, View | None]
 
 
 def is_step(measured: Recurrent, cell: str, m: int, units: int, k: int) -> bool:
@@ -61,8 +62,13 @@ def _lower(node: Node, low: Lowering) -> None:
     hidden, *kept = node.outputs
     y = low.room(hidden, hidden.type)
     results = [y, *(low.result(value) for value in kept)]
-    if y.numel == 0:
-        return
+    if y.numel:
+        emit_step(low, node, (x, weight, bias, addend, state), results)
+
+
+def emit_step(low: Lowering, node: Node, operands: Operands, results: list[View]) -> None:
+    """Emits one step of the node's cell: a command where it is one, else a product and formulas."""
+    x, weight, bias, addend, state = operands
     if not stored_as_rows(weight):
         weight = low.dense(weight)
     if bias is not None:
@@ -70,7 +76,7 @@ def _lower(node: Node, low: Lowering) -> None:
     if addend is not None:
         addend = rows(low, addend)[0]
     operands = (x, weight, bias, addend, state)
-    cell = str(node.attrs["cell"])
+    cell, y = str(node.attrs["cell"]), results[0]
     small = is_step(low.target.recurrent, cell, prod(x.shape[:-1]), y.shape[-1], x.shape[-1])
     apart = all(_rows_apart(result) is not None for result in results)
     if low.target.has("recurrent_step") and small and apart:
@@ -92,10 +98,7 @@ def _places(node: Node) -> tuple[int, ...]:
     return tuple(int(str(g)) for g in gates)
 
 
-_Operands = tuple[View, View, View | None, View | None, View | None]
-
-
-def _emit_step(low: Lowering, node: Node, operands: _Operands, results: list[View]) -> None:
+def _emit_step(low: Lowering, node: Node, operands: Operands, results: list[View]) -> None:
     x, weight, bias, addend, state = operands
     x, m, ldx = rows(low, x)
     lds = lda = 0
@@ -115,7 +118,7 @@ def _emit_step(low: Lowering, node: Node, operands: _Operands, results: list[Vie
         "ldy": apart[0],
         "ld_new": apart[-1],
         "gates": _places(node),
-        "cell": _CELLS.index(str(node.attrs["cell"])),
+        "cell": CELLS.index(str(node.attrs["cell"])),
         "act": OPCODES[str(node.attrs["act"])][0],
         "has_bias": int(bias is not None),
         "has_addend": int(addend is not None),
@@ -125,7 +128,7 @@ def _emit_step(low: Lowering, node: Node, operands: _Operands, results: list[Vie
     low.emit("recurrent_step", params, given, results)
 
 
-def _emit_apart(low: Lowering, node: Node, operands: _Operands, results: list[View]) -> None:
+def _emit_apart(low: Lowering, node: Node, operands: Operands, results: list[View]) -> None:
     x, weight, bias, addend, state = operands
     cell, units, y = str(node.attrs["cell"]), results[0].shape[-1], results[0]
     gates = _places(node)

@@ -11,7 +11,7 @@ import numpy as np
 from npusim.abi.kernels import RANK
 from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
-from npusim.ir.symbolic import upper
+from npusim.ir.symbolic import is_symbolic, upper
 from npusim.ir.types import TensorType, dtype_code, is_float
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View, collapse, in_parts
@@ -47,6 +47,10 @@ def emit_reduce(
     strides = y.strides if y.rank == len(kept) else tuple(y.strides[d] for d in kept)
     of_y = replace(y, shape=tuple(x.shape[d] for d in kept), strides=strides)
     of_x = replace(x, shape=of_y.shape, strides=tuple(x.strides[d] for d in kept))
+    if low.target.code_format and not is_symbolic(x.strides):
+        # Threads take outputs whose elements lie beside each other, wherever the results go.
+        apart = sorted(range(len(kept)), key=lambda d: -abs(of_x.strides[d]))
+        of_x, of_y = of_x.permute(apart), of_y.permute(apart)
     reduced_shape = [x.shape[d] for d in dims]
     reduced_strides = [x.strides[d] for d in dims]
     if op not in (ARGMAX, ARGMIN):  # these count positions: the order of dimensions matters

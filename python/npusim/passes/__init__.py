@@ -37,6 +37,7 @@ from npusim.passes.recognize_cached_attention import recognize_cached_attention
 from npusim.passes.recognize_int8 import recognize_int8
 from npusim.passes.recognize_norms import recognize_norms
 from npusim.passes.recognize_outer_products import recognize_outer_products
+from npusim.passes.recognize_recurrences import recognize_recurrences
 from npusim.passes.recognize_recurrent_steps import recognize_recurrent_steps
 from npusim.passes.recognize_rope import recognize_rope
 from npusim.passes.recognize_softmax import recognize_softmax
@@ -84,6 +85,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_products_before_resizes,  # after it: what it adds stays apart from what comes behind
     simplify_views,  # again: folding and fusing moved views next to each other
     recognize_recurrent_steps,  # after epilogues: what a step adds is in its product
+    recognize_recurrences,  # after it: chains of steps
     fuse_all_reduce,  # before pointwise fusion; after epilogues, which are nearer to a product
     fuse_pointwise,  # after every pattern that reads single pointwise ops
     merge_linears,  # after epilogues: a linear that has one is not merged
@@ -109,6 +111,7 @@ NEEDS: Mapping[Pass, tuple[str, ...]] = {
     fuse_paged_append: ("paged_rope_append",),
     fuse_gated_linear: ("linear",),
     recognize_recurrent_steps: ("recurrent_step",),
+    recognize_recurrences: ("recurrence",),
     recognize_token_mixing: ("token_mixing",),
     fuse_all_reduce: ("all_reduce",),
     fuse_attention_step: ("attention_step",),

@@ -3,9 +3,9 @@
 Convolution, pooling, resizing and group norm write channels-last, where a target wants that.
 Attention writes heads after positions, so that merging the heads is a view. Pointwise nodes, cat,
 pad and shuffles can write any order: they take the one all their readers ask for, else that of
-their largest operand. On targets whose kernels come with the runtime that may be a piece of a
-larger tensor, if no operand is whole, and reductions read any order, and write what is left of it:
-for generated code that was not measured. Views keep no order of their own; what they show follows
+their largest operand, which on targets whose kernels come with the runtime may be a piece of a
+larger tensor, if no operand is whole: for generated code that was not measured. Reductions read
+any order, and write what is left of it. Views keep no order of their own; what they show follows
 from what they look at. Everything else is row-major.
 """
 
@@ -143,7 +143,7 @@ class _Plan:
 
     def _reduces(self, node: Node) -> bool:
         """Tells whether a node reads strides of any order to reduce what lies there."""
-        return node.op in _REDUCTIONS and not self.target.code_format
+        return node.op in _REDUCTIONS
 
     def _order_of_rest(self, node: Node) -> Order:
         """Returns the order in which a reduction's operand has the dimensions that are left."""

@@ -22,11 +22,13 @@ from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, drop_dead, rebuild
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
+from npusim.ops.recurrence import is_recurrence
 from npusim.ops.recurrent_step import ACTIVATIONS, GATES, RECURRENT_STEP, is_step
 from npusim.targets.target_config import TargetConfig
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _SIGMOID, _TANH = "aten.sigmoid.default", "aten.tanh.default"
+_ACTIVATES = {"aten.tanh.default": "tanh", "aten.relu.default": "relu"}
 _MUL, _ADD, _SUB = "aten.mul.Tensor", "aten.add.Tensor", "aten.sub.Tensor"
 _SPLIT, _SLICE, _VIEW = "aten.split_with_sizes.default", "aten.slice.Tensor", "aten.view.default"
 
@@ -60,6 +62,8 @@ class _Matcher:
             return self._long_short_term(hidden)
         if hidden.op == _ADD:
             return self._gated(hidden)
+        if hidden.op in _ACTIVATES:
+            return self._first_plain(hidden)
         return self._plain(hidden) if hidden.op == "npu.linear" else {}
 
     # ---- plain ----
@@ -72,11 +76,33 @@ class _Matcher:
             return {}
         if weight is None or len(self.graph.users[weight]) < 2:
             return {}
-        if not self._fits(hidden, "plain", hidden.type):
+        if not self._fits(hidden, "plain", hidden.type, joined=self._is_part(addend)):
             return {}
         step: dict[str, Attr] = {"cell": "plain", "gates": (0,), "act": attrs["act"]}
         inputs = (x, weight, bias, addend, None)
         return {hidden.name: [_step(hidden, (hidden.output,), inputs, step)]}
+
+    def _is_part(self, value: str | None) -> bool:
+        """Tells whether a value is a part of another one, as of what is added to all steps."""
+        node = self.graph.producers.get(value or "")
+        while node is not None and node.op == _VIEW:
+            node = self.graph.producers.get(node.inputs[0] or "")
+        return node is not None and node.op == _SLICE
+
+    def _first_plain(self, hidden: Node) -> dict[str, list[Node]]:
+        """The same of the rows before the first step, whose product depends on weights alone."""
+        total = self._alone(hidden.inputs[0], _ADD)
+        for value, added in _either(total) if total is not None else ():
+            first = self.graph.producers.get(value)
+            if first is None or not self._is_first(first, hidden, first.inputs[0] or "", "plain"):
+                continue
+            if self.graph.types[added].numel != hidden.type.numel:
+                continue
+            nodes, added = self._added(hidden, added, first.type)
+            step: dict[str, Attr] = {"cell": "plain", "gates": (0,), "act": _ACTIVATES[hidden.op]}
+            inputs = (*_operands_of(first), added, None)
+            return {hidden.name: [*nodes, _step(hidden, (hidden.output,), inputs, step)]}
+        return {}
 
     # ---- GRU ----
 
@@ -136,23 +162,20 @@ class _Matcher:
             return {}
         (source,), (addend,) = sources
         product = self.graph.producers.get(source)
-        if product is None or not self._is_product(product, hidden, state, "gru"):
+        if product is None:
+            return {}
+        first = self._is_first(product, hidden, state, "gru")
+        if not first and not self._is_product(product, hidden, state, "gru"):
             return {}
         given = self.graph.types[addend]
-        if product.inputs[3] is not None or given.numel != product.type.numel:
+        if (not first and product.inputs[3] is not None) or given.numel != product.type.numel:
             return {}
         if given.dtype != product.type.dtype or given.shape[-1] != product.type.shape[-1]:
             return {}
-        nodes = []
-        if given.shape != product.type.shape:
-            name = self.names.fresh(f"{hidden.name}_added")
-            type = TensorType(given.dtype, product.type.shape)
-            size = {"size": product.type.shape}
-            nodes.append(Node(name, _VIEW, (addend,), (Value(name, type),), size, hidden.source))
-            addend = name
+        nodes, addend = self._added(hidden, addend, product.type)
         gates = tuple(s[1] for s in sums if s is not None)
         step: dict[str, Attr] = {"cell": "gru", "gates": gates, "act": "tanh"}
-        inputs = (*product.inputs[:3], addend, state)
+        inputs = (*_operands_of(product), addend, state)
         return {hidden.name: [*nodes, _step(hidden, (hidden.output,), inputs, step)]}
 
     # ---- LSTM ----
@@ -176,23 +199,52 @@ class _Matcher:
                     continue
                 gates = (gated[0], forget, gated[1], outer[0])
                 fused = self._lstm(hidden, cell, gates, before)
-                if fused is not None:
-                    return {cell.name: [fused], hidden.name: []}
+                if fused:
+                    return {cell.name: fused, hidden.name: []}
         return {}
 
-    def _lstm(self, hidden: Node, cell: Node, gates: tuple[Node, ...], before: str) -> Node | None:
+    def _lstm(self, hidden: Node, cell: Node, gates: tuple[Node, ...], before: str) -> list[Node]:
         parts = [self._part(gate.inputs[0], GATES["lstm"]) for gate in gates]
         sources = {part[0] for part in parts if part is not None}
         places = [part[1] for part in parts if part is not None]
         if len(sources) != 1 or sorted(places) != list(range(GATES["lstm"])):
-            return None
+            return []
         product = self.graph.producers.get(sources.pop())
-        if product is None or not self._is_product(product, hidden, before, "lstm"):
-            return None
         attrs: dict[str, Attr] = {"cell": "lstm", "gates": tuple(places), "act": "tanh"}
-        return _step(hidden, (hidden.output, cell.output), (*product.inputs, before), attrs)
+        if product is None:
+            return []
+        outputs = (hidden.output, cell.output)
+        if self._is_product(product, hidden, before, "lstm"):
+            return [_step(hidden, outputs, (*product.inputs, before), attrs)]
+        for value, added in _either(product) if product.op == _ADD else ():
+            first = self.graph.producers.get(value)
+            if first is not None and self._is_first(first, hidden, before, "lstm"):
+                nodes, added = self._added(hidden, added, product.type)
+                inputs = (*_operands_of(first), added, before)
+                return [*nodes, _step(hidden, outputs, inputs, attrs)]
+        return []
 
     # ---- what they share ----
+
+    def _added(self, hidden: Node, value: str, wanted: TensorType) -> tuple[list[Node], str]:
+        """Returns an addend in the shape of the sums, with the node that makes it so, if any."""
+        given = self.graph.types[value]
+        if given.shape == wanted.shape:
+            return [], value
+        name, type = self.names.fresh(f"{hidden.name}_added"), TensorType(given.dtype, wanted.shape)
+        size: dict[str, Attr] = {"size": wanted.shape}
+        return [Node(name, _VIEW, (value,), (Value(name, type),), size, hidden.source)], name
+
+    def _is_first(self, product: Node, hidden: Node, state: str, cell: str) -> bool:
+        """Tells whether a product is of the rows before the first step, which the model made: it
+        depends on weights alone, and so is still as the model has it."""
+        if product.op != "aten.linear.default" or product.inputs[0] not in self.graph.static_values:
+            return False
+        if len(self.graph.users[product.inputs[1] or ""]) < 2:
+            return False  # of no other step
+        rows = self.graph.types[product.inputs[0]]
+        same = rows == hidden.type and self.graph.types[state] == hidden.type
+        return same and self._fits(product, cell, hidden.type)
 
     def _is_product(self, product: Node, hidden: Node, state: str, cell: str) -> bool:
         """Tells whether a product adds and does nothing else, of few rows of the right dtype."""
@@ -201,7 +253,8 @@ class _Matcher:
             return False
         return self.graph.types[state] == hidden.type and self._fits(product, cell, hidden.type)
 
-    def _fits(self, product: Node, cell: str, hidden: TensorType) -> bool:
+    def _fits(self, product: Node, cell: str, hidden: TensorType, joined: bool = True) -> bool:
+        """Tells whether a step is one command, or may be of one command with others."""
         x = self.graph.types[product.inputs[0] or ""]
         weight = self.graph.types[product.inputs[1] or ""]
         *lead, units = hidden.shape
@@ -209,8 +262,14 @@ class _Matcher:
             x.dtype == weight.dtype == hidden.dtype == product.type.dtype
             and x.dtype in _DTYPES
             and product.type.shape == (*lead, GATES[cell] * units)
-            and is_step(self.target.recurrent, cell, prod(lead), units, x.shape[-1])
+            and (
+                is_step(self.target.recurrent, cell, prod(lead), units, x.shape[-1])
+                or (joined and x.shape[-1] == units and self._held(cell, hidden))
+            )
         )
+
+    def _held(self, cell: str, hidden: TensorType) -> bool:
+        return is_recurrence(self.target, cell, hidden.dtype, hidden.shape[-1])
 
     def _part(self, value: str | None, parts: int) -> tuple[str, int] | None:
         """Returns what a value is one of so many parts of, along its last dimension, and which."""
@@ -260,6 +319,12 @@ class _Matcher:
 
     def _read_once(self, value: str) -> bool:
         return len(self.graph.users[value]) == 1 and value not in self.graph.output_values
+
+
+def _operands_of(product: Node) -> tuple[str | None, ...]:
+    """Returns what a product multiplies, and its bias."""
+    x, weight, *bias = product.inputs[:3]
+    return (x, weight, bias[0] if bias else None)
 
 
 def _either(node: Node) -> Iterator[tuple[str, str]]:

@@ -458,6 +458,8 @@ class Recurrent:
         rows: up to which it may be worth it.
         gated_products, plain_products: multiply-adds of such a step, up to which it is faster than
             a product on the tensor cores and formulas, or than a product with an activation.
+        held_units, held_floats: most units of a recurrence whose weight a block holds: in registers
+            as operands of the tensor cores, or of float32 in shared memory.
     """
 
     block_rows: int
@@ -465,6 +467,8 @@ class Recurrent:
     rows: int
     gated_products: int
     plain_products: int
+    held_units: int
+    held_floats: int
 
 
 @dataclass(frozen=True, slots=True)

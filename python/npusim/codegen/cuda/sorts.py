@@ -1,4 +1,5 @@
-"""Launch configurations of sorts on CUDA: a block a short lane, rounds of tiles, or digit by digit.
+"""Launch configurations of sorts on CUDA: a block a short lane, a warp for the first of many,
+rounds of tiles, or digit by digit.
 
 All give the same result (kernels/cuda/rows/sort.cu); the choice is one of time.
 """
@@ -8,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.abi.kernels import Params
+from npusim.codegen.cuda.matmul_rules import PROCESSORS
 from npusim.codegen.launch_config import LANES, MAX_THREADS, Launch, LaunchConfig, blocks
 from npusim.ir.types import CODE_SIZES
 
-_BITONIC, _ROUNDS, _DIGITS = range(3)  # NPUSIM_WAY
+_BITONIC, _ROUNDS, _DIGITS, _WARPS = range(4)  # NPUSIM_WAY
 _SHORT = 2048  # elements of a lane that a block sorts in shared memory
 _BLOCK = 256  # threads that sort a tile
 _TILE = 2048
 _FEWER = 4  # times, that a round leaves fewer candidates than it is given, at least
 _DIGIT_BITS = 8
 _POSITION_BYTES = 4
+_WARP_SIZES = (128, 8192)  # of lanes of which a warp keeps the first, where warps fill the device
 _FEW_LANES = 16  # up to which a digit's counts of a lane have a block of their own
 
 
@@ -26,9 +29,20 @@ def sort(p: Params) -> LaunchConfig:
     lanes = p["outer"] * p["inner"]
     if lanes == 0 or p["k"] == 0:
         return LaunchConfig(())
+    if _suits_warps(p, lanes):
+        return LaunchConfig(
+            (Launch((blocks(lanes, _BLOCK // LANES), 1, 1), (_BLOCK, 1, 1)),),
+            defines={"WAY": _WARPS, "BLOCK": _BLOCK},
+        )
     if p["size"] <= _SHORT:
         return _bitonic(lanes, p["size"])
     return _rounds(p, lanes) if _FEWER * p["k"] <= _TILE else _digits(p, lanes)
+
+
+def _suits_warps(p: Params, lanes: int) -> bool:
+    """Tells whether a warp a lane finds the k first: most of a lane it only looks at."""
+    least, most = _WARP_SIZES
+    return p["k"] <= LANES and least <= p["size"] <= most and lanes >= 4 * PROCESSORS
 
 
 def _bitonic(lanes: int, size: int) -> LaunchConfig:
