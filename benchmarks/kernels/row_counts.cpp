@@ -106,7 +106,7 @@ void quantized() {
   void* operands[] = {x.data(), w.data(), y.data()};
   for (const Shape& shape : kShapes) {
     for (const Format& format : kFormats) {
-      for (const int64_t m : {1, 2, 3, 4, 16, 17, 32, 64, 128}) {
+      for (const int64_t m : {1, 2, 3, 4, 8, 16, 17, 32, 64, 128}) {
         auto p = params_of<abi::QuantizedLinearParams>(shape, m);
         p.format = format.code;
         p.group = format.group;

@@ -12,7 +12,7 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline constexpr int kDotBatch = 4;    // rows of x that share the unpacking of a code
+inline constexpr int kDotBatch = 4;    // the most rows of x that share the unpacking of a code
 inline constexpr int kDotColumns = 4;  // rows of a weight that share the loading of x
 
 inline constexpr int kSumRun = kLanes / kDotColumns;
@@ -38,9 +38,14 @@ inline Vec& sum_of(const QuantizedTile& tile, int i) {
   return tile.sums[i / kDotColumns * kLanes + i % kDotColumns * kSumRun];
 }
 
+// One instruction, of which GCC makes four out of the plain conversion of 32 bytes.
 inline SVec widen_codes(const std::byte* p) {
+#if defined(__AVX512BW__)
+  return (SVec)_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#else
   using Bytes = VectorOf<int8_t, kPairLanes>;
   return __builtin_convertvector(*reinterpret_cast<const Bytes::unaligned*>(p), SVec);
+#endif
 }
 inline BVec load_words(const std::byte* p) {
   return *reinterpret_cast<const VectorOf<uint16_t, kPairLanes>::unaligned*>(p);
@@ -90,13 +95,14 @@ inline void dot_int8(const QuantizedTile& tile) {
     }
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kCodeBlock; i += kPairLanes) {
+      SVec code[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        const SVec code = widen_codes(w[c] + k + i);
+      for (int c = 0; c < C; ++c) code[c] = in_register(widen_codes(w[c] + k + i));
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          acc[r * C + c] = dot_pairs(acc[r * C + c], code, load_pairs(codes + r * x.k + k + i));
-        }
+      for (int r = 0; r < R; ++r) {
+        const SVec from = in_register(load_pairs(codes + r * x.k + k + i));
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) acc[r * C + c] = dot_pairs(acc[r * C + c], code[c], from);
       }
     }
 #pragma GCC unroll 16
@@ -108,28 +114,20 @@ inline void dot_int8(const QuantizedTile& tile) {
   for (int i = 0; i < R * C; ++i) sum_of(tile, i) = total[i] * *tile.w[i % C].scale;
 }
 
-// Of kLanes groups from g on: what their zero points multiply the offsets of x by. Without zero
-// points that is 1: x has the one of all codes in its offsets.
-inline Vec zeros_of(const QuantizedRow& w, int64_t g, bool zeros) {
-  if (!zeros) return broadcast(1);
-  using Bytes = VectorOf<uint8_t, kLanes>;
-  const auto bytes = *reinterpret_cast<const Bytes::unaligned*>(w.zeros + g);
-  return __builtin_convertvector(__builtin_convertvector(bytes, IVec), Vec);
-}
-
 // Of kLanes groups from g on: the scales of R rows of x times those of a row of W. What the zero
-// points take is taken from `total`.
+// points take is taken from `total`: the offsets of x have the one of all codes without them.
 template <int R>
 inline void multiply_scales(const QuantizedRow& w, const QuantizedRows& x, int64_t row, int64_t g,
                             bool zeros, Vec* products, Vec* total) {
   Vec scale = load(w.scales + g);  // what lies beyond the row must count for nothing, NaN or not
   if (x.groups - g < kLanes) scale = first_lanes(scale, x.groups - g, 0);
-  const Vec zero = zeros_of(w, g, zeros);
+  Vec zero = scale;
+  if (zeros) zero *= __builtin_convertvector(load_bytes(w.zeros + g), Vec);
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     const int64_t at = (row + r) * x.group_stride + g;
     products[r * kDotColumns] = scale * load(x.scales + at);
-    total[r * kDotColumns] -= products[r * kDotColumns] * (zero * load(x.offsets + at));
+    total[r * kDotColumns] -= zero * load(x.offsets + at);
   }
 }
 
@@ -143,7 +141,7 @@ inline void dot_int4(const CodeFormat& code, const QuantizedTile& tile) {
   const int shift = __builtin_ctzll(static_cast<uint64_t>(group / 8));
   constexpr int T = R == 1 ? C : R == 2 ? 2 : 1;  // rows of W that take turns: dots wait for dots
   const QuantizedRows x = tile.x;
-  const int64_t row = tile.row, ahead = tile.ahead;
+  const int64_t row = tile.row;
   const int16_t* codes = x.codes + row * x.k;
   const QuantizedRow w[C] = {tile.w[0], tile.w[1], tile.w[2], tile.w[3]};
   const auto scale_of = [&](Vec products, UVec lanes, int64_t first)
@@ -168,7 +166,9 @@ inline void dot_int4(const CodeFormat& code, const QuantizedTile& tile) {
         IVec acc[R * T] = {};
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
-          if (k % kCodeBlock == 0) __builtin_prefetch(w[c + t].codes + k / 2 + ahead, 0, 2);
+          if (k % kCodeBlock == 0) {
+            __builtin_prefetch(w[c + t].codes + k / 2 + tile.ahead, 0, 2);
+          }
           words[t] = in_register(load_words(w[c + t].codes + k / 2));
         }
 #pragma GCC unroll 4
@@ -200,9 +200,7 @@ inline void dot_int4(const CodeFormat& code, const QuantizedTile& tile) {
 template <int R>
 [[gnu::noinline]] void dot_tile(const CodeFormat& code, const QuantizedTile& tile) {
   if (code.format == kInt8) return dot_int8<R>(tile);
-  if constexpr (R > 1) {
-    dot_int4<R, 0, false>(code, tile);
-  } else {
+  if constexpr (R == 1) {
     const auto pick = [&]<int Group>(std::integral_constant<int, Group>) {
       code.format == kInt4Asymmetric ? dot_int4<R, Group, true>(code, tile)
                                      : dot_int4<R, Group, false>(code, tile);
@@ -210,21 +208,23 @@ template <int R>
     if (code.group == 32) return pick(std::integral_constant<int, 32>{});
     if (code.group == 64) return pick(std::integral_constant<int, 64>{});
     pick(std::integral_constant<int, 128>{});
+  } else if constexpr (R < kDotBatch) {
+    dot_int4<R, 0, false>(code, tile);
   }
 }
 
-// `rows` in [1, kDotBatch].
+// How many of `rows` are best computed together. Four rows of int4, with a scale a row and group,
+// have more sums than registers hold beside all else.
+constexpr int64_t rows_together(int32_t format, int64_t rows) {
+  if (format == kInt8 || rows < kDotBatch) return std::min<int64_t>(rows, kDotBatch);
+  return rows == kDotBatch ? 2 : 3;
+}
+
+// `rows` as rows_together has them.
 inline void dot_tile(const CodeFormat& code, int64_t rows, const QuantizedTile& tile) {
-  switch (rows) {
-    case 1:
-      return dot_tile<1>(code, tile);
-    case 2:
-      return dot_tile<2>(code, tile);
-    case 3:
-      return dot_tile<3>(code, tile);
-    default:
-      return dot_tile<kDotBatch>(code, tile);
-  }
+  using Tile = void (*)(const CodeFormat&, const QuantizedTile&);
+  constexpr Tile kTiles[] = {dot_tile<1>, dot_tile<2>, dot_tile<3>, dot_tile<kDotBatch>};
+  kTiles[rows - 1](code, tile);
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -157,9 +157,9 @@ void multiply(const Params& p, const Weight& weight, const Scratch& s, int64_t r
     for (int64_t j = 0; j < kSumRun; ++j) {
       const QuantizedRow w[] = {streams[0].now(), streams[1].now(), streams[2].now(),
                                 streams[3].now()};
-      for (int64_t r = 0; r < rows; r += kDotBatch) {
-        const int64_t batch = std::min<int64_t>(kDotBatch, rows - r);
-        dot_tile({p.format, p.group}, batch, {w, s.x, r, kFetchAhead, &lanes[r][j]});
+      for (int64_t r = 0, count = 0; r < rows; r += count) {
+        count = rows_together(p.format, rows - r);
+        dot_tile({p.format, p.group}, count, {w, s.x, r, kFetchAhead, &lanes[r][j]});
       }
       for (RowStream& each : streams) each.advance(layout);
     }

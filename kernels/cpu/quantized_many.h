@@ -85,10 +85,10 @@ inline void add_pairs(const PanelTile& tile, const int16_t* x, int64_t i, IVec* 
   for (int64_t v = 0; v < Vectors * kPairLanes; v += kPairLanes) {
     SVec rows[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) rows[r] = load_pairs(x + r * tile.x.k + i + v);
+    for (int r = 0; r < R; ++r) rows[r] = in_register(load_pairs(x + r * tile.x.k + i + v));
 #pragma GCC unroll 4
     for (int c = 0; c < kDotColumns; ++c) {
-      const SVec code = load_pairs(tile.codes[c] + i + v);
+      const SVec code = in_register(load_pairs(tile.codes[c] + i + v));
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         acc[r * kDotColumns + c] = dot_pairs(acc[r * kDotColumns + c], code, rows[r]);

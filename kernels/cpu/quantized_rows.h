@@ -16,7 +16,7 @@ inline constexpr int64_t kStreamedRows = 16;  // the most rows that codes stream
 struct QuantizedRows {
   int16_t* codes;  // [rows][k]
   float* scales;   // [rows][groups]: of x, 0 in a group beyond K
-  float* offsets;  // [rows][groups]: what a zero point multiplies, times scale: Σ codes of x
+  float* offsets;  // [rows][groups]: what a zero point times its scale multiplies: Σ x, as coded
   int16_t* natural;
   int64_t k, groups, group_stride;
 
@@ -100,7 +100,8 @@ void quantize_rows(const X* x, int64_t ldx, int64_t columns, int64_t count, int3
     if (has_bytes(format)) continue;
     order_for_words(rows.natural, rows.k, codes);
     const float step = format == kInt4 ? kSymmetricZero : kZeroStep;
-    for (int64_t g = 0; g < rows.group_stride; ++g) offsets[g] *= step;
+    const float* scales = rows.scales + r * rows.group_stride;
+    for (int64_t g = 0; g < rows.group_stride; ++g) offsets[g] *= step * scales[g];
   }
 }
 

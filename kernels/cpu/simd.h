@@ -287,7 +287,8 @@ inline BVec load_pairs_part(const bfloat16* p, int64_t n) {
 }
 
 // The same vector, read from memory once: x86 could read it again for every use.
-inline BVec in_register(BVec v) {
+template <typename V>
+inline V in_register(V v) {
 #if defined(__x86_64__)
   asm("" : "+v"(v));
 #endif

@@ -1,6 +1,6 @@
 // quantize and quantized_linear on every instruction set of this machine: the stored weight decoded
 // by the plainest code and held against the original; products against the decoded weight in
-// double; tails, segments, gates, every epilogue; and the refusals.
+// double; tails, segments, gates, every epilogue; rows alone and among others; and the refusals.
 #include "tests/cpp/kernel_call.h"
 
 namespace npusim::cpu {
@@ -279,6 +279,36 @@ void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   }
 }
 
+// A row has the same bits alone and among any others, wherever it is.
+void test_company(const TestedIsa& isa, std::mt19937& random) {
+  for (const Kind kind : kKinds) {
+    std::vector<double> decoded;
+    const abi::QuantizedLinearParams most = plain(kind, 35, 21, 1700);
+    const std::vector<Operand> all = operands_for(isa, most, &decoded, random);
+    const auto row_bytes = static_cast<std::ptrdiff_t>(all[0].bytes.size()) / most.m;
+    std::vector<std::vector<double>> alone;
+    const auto products = [&](int64_t first, int64_t rows) {
+      const abi::QuantizedLinearParams p = plain(kind, rows, 21, 1700);
+      std::vector<Operand> some = all;
+      const auto from = all[0].bytes.begin() + first * row_bytes;
+      some[0].bytes.assign(from, from + rows * row_bytes);
+      some.back().bytes.resize(all.back().bytes.size() / static_cast<size_t>(most.m) *
+                               static_cast<size_t>(rows));
+      run_kernel(isa["quantized_linear"], p, some, random);
+      return values_of(some.back(), p.y_dtype);
+    };
+    for (int64_t row = 0; row < most.m; ++row) alone.push_back(products(row, 1));
+    for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 34}) {
+      const std::vector<double> found = products(1, rows);
+      for (int64_t i = 0; i < rows * 21; ++i) {
+        const double expected = alone[static_cast<size_t>(1 + i / 21)][static_cast<size_t>(i % 21)];
+        expect(found[static_cast<size_t>(i)] == expected,
+               describe(isa, plain(kind, rows, 21, 1700)), "a row differs from the same one alone");
+      }
+    }
+  }
+}
+
 void test_random(const TestedIsa& isa, std::mt19937& random) {
   const auto below = [&](int n) {
     return static_cast<int32_t>(random() % static_cast<unsigned>(n));
@@ -430,6 +460,7 @@ int main() {
     npusim::cpu::test_weights(isa, random);
     npusim::cpu::test_extremes(isa, random);
     npusim::cpu::test_shapes(isa, random);
+    npusim::cpu::test_company(isa, random);
     npusim::cpu::test_random(isa, random);
     npusim::cpu::test_ranges(isa, random);
     npusim::cpu::test_nan(isa, random);
