@@ -113,8 +113,9 @@ def serve(
     MODEL is a .npubin file, which needs --weights; or a folder of Hugging Face transformers or a
     .gguf file, of which a program is made first, as --max-context and the options below it say.
 
-    /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
-    The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then the process.
+    /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
+    /health, /metrics. The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then
+    the process.
     """
     require_packages()
     from npusim.serve.app import Limits

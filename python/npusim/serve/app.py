@@ -27,6 +27,7 @@ from npusim.serve.fields import Fields, RequestError, parse_object
 from npusim.serve.generation import Generation, Generator, Record
 from npusim.serve.metrics import CONTENT_TYPE, Counts, Metrics, Outcome
 from npusim.serve.openai import parse_chat
+from npusim.serve.response_answer import ResponseGeneration, response_to
 from npusim.version import __version__
 
 _log = logging.getLogger("npusim.serve")
@@ -84,6 +85,7 @@ class Server:
         routes = [
             Route("/v1/completions", self._guarded(self._completions), methods=post),
             Route("/v1/chat/completions", self._guarded(self._chat), methods=post),
+            Route("/v1/responses", self._guarded(self._responses), methods=post),
             Route("/v1/models", self._guarded(self._models), methods=get),
             Route("/v1/models/{name:path}", self._guarded(self._model), methods=get),
             Route("/tokenize", self._guarded(self._tokenize), methods=post),
@@ -169,12 +171,20 @@ class Server:
         generator, body = self.ready(), await self._body(request)
         return await self._answer(request, facts, body, generator.chat)
 
+    async def _responses(self, request: Request, facts: dict[str, Any]) -> Response:
+        generator, body = self.ready(), await self._body(request)
+
+        async def begin(asked: Mapping[str, Any], record: Record) -> ResponseGeneration:
+            return await response_to(generator, asked, record)
+
+        return await self._answer(request, facts, body, begin)
+
     async def _answer(
         self,
         request: Request,
         facts: dict[str, Any],
         body: Mapping[str, Any],
-        begin: Callable[[Mapping[str, Any], Record], Awaitable[Generation]],
+        begin: Callable[[Mapping[str, Any], Record], Awaitable[Generation | ResponseGeneration]],
     ) -> Response:
         record = Record()
         generation = await begin(body, record)
@@ -290,7 +300,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        generation: Generation,
+        generation: Generation | ResponseGeneration,
         write_seconds: float,
         told: Callable[[str | None], None],
     ) -> None:
@@ -329,12 +339,12 @@ class EventStream(Response):
         events = self._generation.events()
         try:
             async for event in events:
-                await put(_event(event))
-            await put(_event(b"[DONE]"))
+                await put(self._generation.framed(event))
+            await put(self._generation.last_event(None))
         except RequestError as refused:  # the status is out already
             error = str(refused)
             self.status = refused.status
-            await put(_event(to_json(refused.body)))
+            await put(self._generation.last_event(refused))
         finally:
             await events.aclose()
             deadline.close()
@@ -431,10 +441,6 @@ def _unavailable(message: str, retry_after: int | None = None) -> RequestError:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _event(content: bytes) -> bytes:
-    return b"data: " + content + b"\n\n"
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

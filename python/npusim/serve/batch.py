@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from npusim.errors import Error
 from npusim.files import printable_path, write_parts
 from npusim.serve.fields import Fields, RequestError, parse_object
 from npusim.serve.generation import Generator, Record
+from npusim.serve.response_answer import response_to
 
 _JOURNAL = ".partial"  # after the name of the file of answers
 _AHEAD = 2  # requests under way for each that can run: none of them waits for us
@@ -70,8 +72,8 @@ async def answer_file(
 
     Args:
         generator: what answers.
-        requests: a JSON object a line: `custom_id`, `method` "POST", `url` (/v1/completions or
-            /v1/chat/completions), `body`.
+        requests: a JSON object a line: `custom_id`, `method` "POST", `url` (/v1/completions,
+            /v1/chat/completions or /v1/responses), `body`.
         answers: the file to be; beside it lies the journal while the work goes on.
         report: told how many rows are done, of how many.
 
@@ -129,7 +131,11 @@ async def _answer(generator: Generator, row: _Row, record: Record) -> dict[str, 
     try:
         if row.wrong is not None:
             raise row.wrong
-        begin = generator.chat if row.url == "/v1/chat/completions" else generator.completion
+        begin = {
+            "/v1/completions": generator.completion,
+            "/v1/chat/completions": generator.chat,
+            "/v1/responses": partial(response_to, generator),
+        }[row.url]
         status, body = 200, await _whole(generator, begin, row.body, record)
     except RequestError as error:
         if error.status == 503:
@@ -181,8 +187,8 @@ def _row(number: int, line: bytes) -> _Row:
         if fields.raw("method") not in (None, "POST"):
             fields.refuse("method", '"POST"')
         url = fields.text("url")
-        if url not in ("/v1/completions", "/v1/chat/completions"):
-            fields.refuse("url", '"/v1/completions" or "/v1/chat/completions"')
+        if url not in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
+            fields.refuse("url", '"/v1/completions", "/v1/chat/completions" or "/v1/responses"')
         body = fields.raw("body")
         if not isinstance(body, dict):
             fields.refuse("body", "an object")

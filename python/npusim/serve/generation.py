@@ -140,7 +140,10 @@ class Generator:
 
     async def chat(self, body: Mapping[str, Any], record: Record) -> Generation:
         """Begins to answer a body of /v1/chat/completions; raises as `completion`."""
-        request = parse_chat(body)
+        return await self.answer_chat(parse_chat(body), record)
+
+    async def answer_chat(self, request: ChatRequest, record: Record) -> Generation:
+        """Begins to answer a chat; raises as `completion`."""
         self.check_name(request.model)
         text, use = await self._conversations.put(request)
         tokens = await self.encode(text, begins=False)
@@ -346,6 +349,34 @@ class Generation:
             told["prompt_logprobs"] = prompt_records(tokenizer, rows, self.request.told_of_prompt)
         return self._with_tokens(told, delta, prompt)
 
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """Yields what the first answer gains, for who tells of it in another form.
+
+        Raises:
+            RequestError: it failed.
+        """
+        try:
+            async for delta in self._deltas(self._choices[0]):
+                yield delta
+        except Error as error:
+            raise refusal_of(error, self._generator.engine) from error
+        finally:
+            self.close()
+
+    def told_logprobs(self, delta: Delta) -> list[dict[str, Any]]:
+        """Returns the records of a delta's tokens as chats tell them; none where nobody asked."""
+        told = self._form.piece(0, delta)["logprobs"]
+        return [] if told is None else list(told["content"])
+
+    def last_event(self, error: RequestError | None) -> bytes:
+        """Returns what a stream ends with: that it is done, or what went wrong."""
+        return _event(b"[DONE]" if error is None else to_json(error.body))
+
+    @staticmethod
+    def framed(chunk: bytes) -> bytes:
+        """Returns a chunk as it is sent."""
+        return _event(chunk)
+
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yields the chunks of a stream as JSON, in the order that clients rely on.
 
@@ -509,6 +540,10 @@ class Generation:
             "model": self._generator.name,
             "choices": choices,
         }
+
+
+def _event(content: bytes) -> bytes:
+    return b"data: " + content + b"\n\n"
 
 
 def refusal_of(error: Error, engine: AnyEngine, *, begun: bool = True) -> RequestError:
