@@ -181,3 +181,17 @@ def test_a_journal_is_one_runs(tmp_path: Path) -> None:
             pass
     with _Journal(first.path, "key") as again:
         assert list(again.done) == [1]
+
+
+def test_a_full_disk_is_named_and_what_is_there_stays(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path, before = tmp_path / "a.partial", resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(Error, match=r"a\.partial cannot be written"), _Journal(path, "k") as it:
+            it.add(1, {"response": {"status_code": 200}})
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+            it.add(2, {"lost": "x" * 500})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with _Journal(path, "k") as again:
+        assert again.done == {1: {"response": {"status_code": 200}}}

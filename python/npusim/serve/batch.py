@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -236,7 +237,8 @@ class _Journal:
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
-        self._file.close()
+        with suppress(OSError):  # what could not be written, `_write` said
+            self._file.close()
 
     def _lock(self, file: IO[bytes]) -> None:
         """Keeps other runs away, until the file is closed."""
