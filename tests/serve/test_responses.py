@@ -44,7 +44,7 @@ def test_a_response_says_what_a_chat_says(spoken: Running) -> None:
     assert answer.output_text == model.SPOKEN and answer.error is None and not answer.store
     (item,) = answer.output
     assert (item.type, item.role, item.status) == ("message", "assistant", "completed")
-    chat = client(spoken).chat.completions.create(
+    chat: Any = client(spoken).chat.completions.create(
         model="model", messages=[{"role": "user", "content": "x"}]
     )
     assert answer.usage.input_tokens == chat.usage.prompt_tokens
@@ -108,11 +108,12 @@ def test_logprobs_are_a_chats(random: Running) -> None:
         "extra_body": {"seed": 1},
     }
     whole = respond(random, **options).output[0].content[0].logprobs
-    chat = client(random).chat.completions.create(
+    chat: Any = client(random).chat.completions.create(
         model="model", messages=[{"role": "user", "content": "x"}],
         logprobs=True, top_logprobs=2, max_tokens=5, seed=1,
-    ).choices[0].logprobs.content  # fmt: skip
-    assert [(r.token, r.logprob) for r in whole] == [(r.token, r.logprob) for r in chat]
+    )  # fmt: skip
+    records = chat.choices[0].logprobs.content
+    assert [(r.token, r.logprob) for r in whole] == [(r.token, r.logprob) for r in records]
     deltas = [e for e in respond(random, stream=True, **options) if hasattr(e, "delta")]
     assert [r.logprob for e in deltas for r in e.logprobs] == [r.logprob for r in whole]
 
@@ -120,7 +121,7 @@ def test_logprobs_are_a_chats(random: Running) -> None:
 def test_calls_are_items_and_go_back_as_items(shown_tools: Running) -> None:  # noqa: F811
     pytest.importorskip("llguidance")
     asked: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "add"}}
-    responses = client(shown_tools).responses
+    responses: Any = client(shown_tools).responses
     whole = responses.create(model="paged", input="x", max_output_tokens=90, **asked)
     (call,) = whole.output
     assert (call.type, call.name, call.status) == ("function_call", "add", "completed")

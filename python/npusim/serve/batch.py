@@ -132,12 +132,12 @@ async def _answer(generator: Generator, row: _Row, record: Record) -> dict[str, 
     try:
         if row.wrong is not None:
             raise row.wrong
-        begin = {
+        begins: dict[str, Callable[..., Any]] = {
             "/v1/completions": generator.completion,
             "/v1/chat/completions": generator.chat,
             "/v1/responses": partial(response_to, generator),
-        }[row.url]
-        status, body = 200, await _whole(generator, begin, row.body, record)
+        }
+        status, body = 200, await _whole(generator, begins[row.url], row.body, record)
     except RequestError as error:
         if error.status == 503:
             raise Error(f"The engine failed: {error}", hint="Run it again to go on.") from error

@@ -170,8 +170,9 @@ def _content(content: Any, where: str) -> str:
     texts = []
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        known = isinstance(kind, str) and kind in _TEXTS
-        text = part.get(_TEXTS[kind]) if known else None
+        text = None
+        if isinstance(kind, str) and kind in _TEXTS:
+            text = part.get(_TEXTS[kind])
         if not isinstance(text, str):
             _refuse(f"{where}[{place}]", f"is of type {kind!r}: this server reads texts alone")
         texts.append(text)
