@@ -8,8 +8,8 @@
 
 namespace npusim::cpu::NPUSIM_ISA {
 
-inline constexpr int64_t kMostDots = 4;  // columns
-inline constexpr int64_t kDotRows = 16;  // whose sums are added up together
+inline constexpr int64_t kMostDots = 4;     // columns
+inline constexpr int64_t kSummedRows = 16;  // whose sums are added up together
 inline constexpr int64_t kDotStep = std::is_same_v<Element, float> ? kLanes : kPairLanes;
 
 // Elements of a run of weights, with zeros after it to whole vectors.
@@ -31,7 +31,7 @@ inline int64_t dot_elements(int64_t columns, int64_t taps, int64_t run) {
   return columns * taps * padded_run(run);
 }
 inline int64_t dot_sums(int64_t columns, int64_t rows) {
-  return columns * (rows + kDotRows) + kLanes;
+  return columns * (rows + kSummedRows) + kLanes;
 }
 
 // to[column][tap][padded run] = the columns of a panel.
@@ -113,13 +113,13 @@ template <int R, int N>
 template <int N>
 [[gnu::noinline]] void sum_dots(const Rows& a, const Element* w, float* sums) {
   constexpr int kTogether = 4;
-  Vec lanes[kDotRows * N];
-  for (int64_t row = 0; row < a.count; row += kDotRows) {
-    for (int64_t r = 0; r < kDotRows; r += kTogether) {
+  Vec lanes[kSummedRows * N];
+  for (int64_t row = 0; row < a.count; row += kSummedRows) {
+    for (int64_t r = 0; r < kSummedRows; r += kTogether) {
       add_dots<kTogether, N>(a, row + r, w, lanes + r * N);
     }
 #pragma GCC unroll 1
-    for (int64_t i = 0; i < kDotRows * N; i += kLanes, sums += kLanes) {
+    for (int64_t i = 0; i < kSummedRows * N; i += kLanes, sums += kLanes) {
       sum_lanes_of(lanes + i, sums);
     }
   }
