@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import npusim
 from benchmarks.architectures import build
+from npusim.runtime.module_tensors import module_tensors
 
 _READY = "ready"  # an empty file, the last one
 
@@ -64,7 +65,7 @@ class Prepared:
         model, inputs = self.network()
         self.folder.mkdir(parents=True, exist_ok=True)
         npusim.compile(npusim.extract_ir(model, inputs), target="cuda").save(self.program)
-        tensors = {k: v.detach().clone() for k, v in model.state_dict().items()}
+        tensors = {k: v.detach().clone() for k, v, _ in module_tensors(model)}
         save_file(tensors, self.weights)
         (self.folder / _READY).touch()
 

@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     # The tensors of a checkpoint are looked at as loading reads them. What a step over pages is
     # made of is proved as the passes prove it.
     "frontends": {
-        *("", "abi", "errors", "files", "ir", "ops", "runtime.gguf"),
+        *("", "abi", "errors", "files", "ir", "ops", "runtime.gguf", "runtime.module_tensors"),
         *("analysis", "passes", "runtime.safetensors_files", "targets"),
     },
     # Weights are read as PyTorch's side of a partitioned model reads them.

@@ -75,7 +75,12 @@ class Complaints {
   // Throws Error(kWeights) when there is something; names what would find all missing tensors.
   void raise(const TensorSource& source) const {
     if (count_ == 0) return;
-    const std::string hint = renaming_hint(missing_, source.names());
+    std::string hint = renaming_hint(missing_, source.names());
+    if (hint.empty() && !missing_.empty() && missing_.size() < source.names().size()) {
+      hint =
+          "PyTorch's state_dict() leaves out buffers that are not persistent and tensors that are "
+          "plain attributes; in Python, the model itself serves as weights, and has them.";
+    }
     throw Error(ErrorCode::kWeights, "the checkpoint does not fit the program (" +
                                          std::to_string(count_) +
                                          (count_ == 1 ? " tensor):" : " tensors):") + lines_ +

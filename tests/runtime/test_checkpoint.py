@@ -41,6 +41,20 @@ class Solving(Wrapped):
         return self.model(x) @ torch.linalg.inv(self.model.matrix)[:2, :2]
 
 
+class Tables(Solving):
+    """Likewise, with tables that no state_dict holds, and which are too large to embed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("buffer", torch.linspace(-3, 3, 300_000), persistent=False)
+        self.attribute = torch.linspace(2, 5, 300_000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [n, 4] to [n, 2]."""
+        tables = (self.buffer * self.attribute).reshape(-1, 2)  # type: ignore[operator]
+        return super().forward(x) + tables[7::40_000].sum(0)
+
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 STRIP = {"model.": ""}
 
@@ -87,6 +101,28 @@ def test_partitions_find_renamed_weights() -> None:
     executor = npusim.DAGExecutor(plan, "cpu", summary=False).load_weights(inner)
     with torch.inference_mode():
         torch.testing.assert_close(executor(X)[0], model(X))
+
+
+@pytest.mark.parametrize("source", [lambda model: model, npusim.Checkpoint])
+def test_a_model_gives_what_its_state_dict_leaves_out(source) -> None:  # type: ignore[no-untyped-def]
+    model = Tables().eval()
+    graph = npusim.extract_ir(model, (X,))
+    plan = npusim.partition(graph)
+    assert {weight.key for weight in graph.weights} >= {"buffer", "attribute", "model.matrix"}
+    executor = npusim.DAGExecutor(plan, "cpu", summary=False).load_weights(source(model))
+    with torch.inference_mode():
+        torch.testing.assert_close(executor(X)[0], model(X))
+    with pytest.raises(npusim.WeightMismatchError, match="the model itself"):
+        npusim.DAGExecutor(plan, "cpu", summary=False).load_weights(model.state_dict())
+
+
+def test_a_model_is_loaded_as_its_tensors_are() -> None:
+    model = Wrapped().eval()
+    session = npusim.load(compiled(model), model)
+    with torch.inference_mode():
+        torch.testing.assert_close(session(X)[0], model(X))
+    renamed = npusim.load(compiled(model), npusim.Checkpoint(model.model, STRIP))
+    assert renamed(X)[0].equal(session(X)[0])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from npusim.cli.weights import Weights
 from npusim.errors import Error, ExportError, WeightMismatchError, first_line
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
+from npusim.runtime.module_tensors import module_tensors
 
 if TYPE_CHECKING:
     from npusim.runtime.checkpoint import Checkpoint
@@ -107,8 +108,8 @@ def weights_of(made: Made, weights: Weights) -> dict[str, Any]:
 
 def _by_own_keys(model: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     read = read_checkpoint(Path(str(checkpoint.source)))
-    own = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
-    names = {key: checkpoint.name_of(key) for key, _ in own}
+    own = module_tensors(model)
+    names = {key: checkpoint.name_of(key) for key, *_ in own}
     found = {key: read[name] for key, name in names.items() if name in read}
     used = {names[key] for key in found}
     return found | {name: tensor for name, tensor in read.items() if name not in used | set(found)}
@@ -141,8 +142,7 @@ def _safetensors() -> ModuleType:
 
 
 def _tensors(graph: Graph, model: Any) -> dict[str, Any]:
-    held = dict(model.named_parameters(remove_duplicate=False))
-    held.update(model.named_buffers(remove_duplicate=False))
+    held = {path: tensor for path, tensor, _ in module_tensors(model)}
     tensors = {}
     for weight in graph.weights:
         tensor = held.get(weight.key)

@@ -19,6 +19,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError
+from npusim.runtime.module_tensors import module_tensors as held_tensors
+from npusim.runtime.module_tensors import own_tensors
 
 
 @dataclass
@@ -53,13 +55,11 @@ def module_tensors(model: nn.Module) -> ModuleTensors:
         ExportError: one has a layout without strides, or belongs to a transform of torch.func.
     """
     table = ModuleTensors()
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for name, tensor, persistent in _own_tensors(module):
-            path = f"{prefix}.{name}" if prefix else name
-            require_dense(tensor, f"The weight {path}")
-            table.originals[path] = tensor
-            if persistent:
-                table.persistent.add(path)
+    for path, tensor, persistent in held_tensors(model):
+        require_dense(tensor, f"The weight {path}")
+        table.originals[path] = tensor
+        if persistent:
+            table.persistent.add(path)
     return table
 
 
@@ -72,7 +72,7 @@ def weight_free(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     stand_ins: dict[int, Tensor] = {}
     with ExitStack() as undo:
         for module in model.modules():
-            for name, tensor, _ in list(_own_tensors(module)):
+            for name, tensor, _ in list(own_tensors(module)):
                 if _has_data_of_its_own(module, name, tensor):
                     continue
                 if id(tensor) not in stand_ins:
@@ -115,19 +115,6 @@ def fake_arguments(tree: Any, mode: FakeTensorMode) -> Any:
         if isinstance(leaf, Tensor):
             require_dense(leaf, "An example argument")
     return pytree.tree_map_only(Tensor, lambda t: fake_like(t.detach(), mode), tree)
-
-
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    """Yields (name, tensor, in the state_dict) of a module without its children's."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            yield name, parameter, True
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            yield name, buffer, name not in module._non_persistent_buffers_set
-    for name, value in vars(module).items():
-        if isinstance(value, Tensor):
-            yield name, value, False
 
 
 def _has_data_of_its_own(module: nn.Module, name: str, tensor: Tensor) -> bool:

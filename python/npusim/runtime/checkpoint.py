@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim import _runtime
 from npusim.errors import Error
+from npusim.runtime.module_tensors import is_module, module_tensors
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Checkpoint:
         npusim.load("net.npubin", npusim.Checkpoint("net.safetensors", {"model.": ""}))
 
     Attributes:
-        source: a path or a mapping, as `load_weights` takes them.
+        source: a path, a mapping or a module, as `load_weights` takes them; a module becomes the
+            mapping of its tensors.
         rename: what the program's keys begin with, and what the checkpoint has in its place. The
             longest beginning that a key has counts; `{"": "module."}` puts one before all.
 
@@ -29,11 +34,14 @@ class Checkpoint:
         Error: `rename` is no mapping from strings to strings.
     """
 
-    source: str | os.PathLike[str] | Mapping[str, Any]
+    source: str | os.PathLike[str] | Mapping[str, Any] | nn.Module
     rename: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses what is no mapping of names."""
+        """Refuses what is no mapping of names; asks a module for its tensors."""
+        if is_module(self.source):
+            tensors = {path: tensor for path, tensor, _ in module_tensors(self.source)}
+            object.__setattr__(self, "source", tensors)
         pairs = self.rename.items() if isinstance(self.rename, Mapping) else [(None, None)]
         if not all(isinstance(text, str) for pair in pairs for text in pair):
             raise Error(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,13 +26,16 @@ from npusim.runtime.native import ProgramLike, native_device, native_program
 from npusim.runtime.pickling import origin, remember
 from npusim.runtime.plain_tensors import plain
 
+if TYPE_CHECKING:
+    from torch import nn
+
 logger = logging.getLogger(__name__)
 
 Weights = _runtime.Weights
 """The weights of a program on a device; may serve several executors at once."""
 
 Progress: TypeAlias = "Callable[[str, int, int], object]"
-WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Checkpoint"
+WeightSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | nn.Module | Checkpoint"
 
 # name -> dtype, shape, address of dense elements, and the object that owns them
 _HeldTensor: TypeAlias = "tuple[str, tuple[int, ...], int, object]"
@@ -62,11 +65,13 @@ def load_weights(
 
     Args:
         source: a `.safetensors` file, a `*.safetensors.index.json`, a folder that holds either, a
-            `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), a `.gguf` file, or a
-            mapping from names to torch or NumPy tensors; a `Checkpoint` of one of these gives its
-            tensors other names. Or a file of `pack_weights`, which is mapped as it is; where that
-            is for another device or program, the weights are prepared anew from the checkpoint it
-            names, and the log says so. None for a program without weights.
+            `.pt`/`.pth`/`.bin` state dict (read with `weights_only=True`), a `.gguf` file, a
+            mapping from names to torch or NumPy tensors, or the PyTorch model itself, which also
+            has what its `state_dict()` leaves out (buffers that are not persistent, tensors that
+            are plain attributes); a `Checkpoint` of one of these gives its tensors other names.
+            Or a file of `pack_weights`, which is mapped as it is; where that is for another device
+            or program, the weights are prepared anew from the checkpoint it names, and the log
+            says so. None for a program without weights.
         program: a CompiledProgram or the path of one.
         device: where they go.
         check_nan: refuse NaN. Infinities have uses, in masks for one.
@@ -90,7 +95,8 @@ def load_weights(
         return remember(weights, native, device, None, check_nan, copy)
     if not isinstance(path, (str, os.PathLike)):
         raise Error(
-            f"Weights are a path or a mapping from names to tensors, not a {type(path).__name__}."
+            "Weights are a path, a model or a mapping from names to tensors, "
+            f"not a {type(path).__name__}."
         )
     path = Path(path)
     if path.suffix in PICKLES or path.suffix == GGUF:
