@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Inputs = Callable[[int], tuple[Tensor, ...]]  # by the batch
+Network = tuple[Callable[[], nn.Module], Inputs]
+
 
 class Tagger(nn.Module):
     """Embeddings, a bidirectional LSTM and scores of each token (Huang et al.,
@@ -307,7 +310,8 @@ def _atari() -> nn.Module:
     )
 
 
-def _draw(*shapes: tuple[int, ...]) -> Callable[[int], tuple[Tensor, ...]]:
+def draw(*shapes: tuple[int, ...]) -> Inputs:
+    """Returns what draws normal inputs of shapes [batch, *shape]."""
     return lambda batch: tuple(torch.randn(batch, *shape) for shape in shapes)
 
 
@@ -319,12 +323,12 @@ def _neighbours(batch: int) -> tuple[Tensor, ...]:
     return torch.randn(256, 64), (torch.rand(256, 256) < 0.05).float()
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, ...]]]] = {
+NETWORKS: dict[str, Network] = {
     "tagger": (Tagger, lambda n: (torch.randint(20_000, (n, 40)),)),
-    "text_reader": (TextReader, _draw((1, 32, 128))),
-    "text_reader_gru": (lambda: TextReader(nn.GRU), _draw((1, 32, 128))),
-    "dilated": (Dilated, _draw((32, 256))),
-    "gated_wave": (Gated, _draw((1, 4000))),
+    "text_reader": (TextReader, draw((1, 32, 128))),
+    "text_reader_gru": (lambda: TextReader(nn.GRU), draw((1, 32, 128))),
+    "dilated": (Dilated, draw((32, 256))),
+    "gated_wave": (Gated, draw((1, 4000))),
     "graph_net": (GraphNet, _graph),
     "graph_attention": (GraphAttention, _neighbours),
     "recommender": (
@@ -332,30 +336,30 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor,
         lambda n: (torch.randn(n, 13), torch.randint(10_000, (n, 26))),
     ),
     "deep_fm": (WideDeep, lambda n: (torch.randint(50_000, (n, 39)),)),
-    "points": (Points, _draw((3, 1024))),
+    "points": (Points, draw((3, 1024))),
     "radiance": (Radiance, lambda n: (torch.randn(1024 * n, 3),)),
-    "keyword_spotter": (KeywordSpotter, _draw((1, 49, 10))),
-    "separator": (Separator, _draw((1, 8000))),
+    "keyword_spotter": (KeywordSpotter, draw((1, 49, 10))),
+    "separator": (Separator, draw((1, 8000))),
     "encoder_64": (lambda: _mixer(1)[0], lambda n: _mixer(n)[1]),
-    "small_autoencoder": (_autoencoder, _draw((1, 28, 28))),
-    "mel_vocoder": (_mel_vocoder, _draw((80, 64))),
-    "controller": (_controller, _draw((48,))),
-    "atari": (_atari, _draw((4, 84, 84))),
+    "small_autoencoder": (_autoencoder, draw((1, 28, 28))),
+    "mel_vocoder": (_mel_vocoder, draw((80, 64))),
+    "controller": (_controller, draw((48,))),
+    "atari": (_atari, draw((4, 84, 84))),
     "lstm_batch": (
         lambda: nn.Sequential(Rows(nn.LSTM(32, 64, 1, batch_first=True))),
-        _draw((24, 32)),
+        draw((24, 32)),
     ),
     "gru_batch": (
         lambda: nn.Sequential(Rows(nn.GRU(128, 128, 2, batch_first=True))),
-        _draw((100, 128)),
+        draw((100, 128)),
     ),
     "lstm_large": (
         lambda: nn.Sequential(Rows(nn.LSTM(256, 512, 2, batch_first=True))),
-        _draw((30, 256)),
+        draw((30, 256)),
     ),
     "lstm_both": (
         lambda: nn.Sequential(Rows(nn.LSTM(80, 256, 1, batch_first=True, bidirectional=True))),
-        _draw((100, 80)),
+        draw((100, 80)),
     ),
 }
 
@@ -375,6 +379,11 @@ class Rows(nn.Module):
 
 def build(name: str, batch: int = 1) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a network of NETWORKS in evaluation mode and its inputs, seeded."""
+    return seeded(NETWORKS[name], batch)
+
+
+def seeded(network: Network, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Returns a network in evaluation mode and its inputs, both drawn with seed 0."""
     torch.manual_seed(0)
-    make, draw = NETWORKS[name]
-    return make().eval(), draw(batch)
+    make, inputs = network
+    return make().eval(), inputs(batch)

@@ -6,13 +6,11 @@ forecasts and operators, each small and written from its paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Draw = Callable[[int], tuple[Tensor, ...]]
+from benchmarks.other_networks import Network, Rows, draw, seeded
 
 
 class SpeechRecurrent(nn.Module):
@@ -650,10 +648,6 @@ class Shuffled(nn.Module):
         return functional.pixel_shuffle(self.tail(x), 4)
 
 
-def _draw(*shapes: tuple[int, ...]) -> Draw:
-    return lambda batch: tuple(torch.randn(batch, *shape) for shape in shapes)
-
-
 def _edges(batch: int) -> tuple[Tensor, ...]:
     return torch.randn(1000 * batch, 64), torch.randint(1000 * batch, (2, 5000 * batch))
 
@@ -664,39 +658,39 @@ def _molecules(batch: int) -> tuple[Tensor, ...]:
     return torch.randint(100, (atoms,)), torch.rand(atoms, 3) * 4, edges, torch.arange(atoms) // 18
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Draw]] = {
-    "speech_recurrent": (SpeechRecurrent, _draw((1, 160, 80))),
+NETWORKS: dict[str, Network] = {
+    "speech_recurrent": (SpeechRecurrent, draw((1, 160, 80))),
     "translator": (Translator, lambda n: tuple(torch.randint(8000, (n, t)) for t in (30, 24))),
-    "conv_lstm": (ConvLstm, _draw((10, 1, 64, 64))),
-    "simple_recurrent": (Simple, _draw((64, 256))),
-    "lstm_stack": (lambda: _Rows(nn.LSTM(128, 512, 3, batch_first=True)), _draw((64, 128))),
+    "conv_lstm": (ConvLstm, draw((10, 1, 64, 64))),
+    "simple_recurrent": (Simple, draw((64, 256))),
+    "lstm_stack": (lambda: Rows(nn.LSTM(128, 512, 3, batch_first=True)), draw((64, 128))),
     "lstm_projected": (
-        lambda: _Rows(nn.LSTM(80, 512, 2, batch_first=True, proj_size=128)),
-        _draw((64, 80)),
+        lambda: Rows(nn.LSTM(80, 512, 2, batch_first=True, proj_size=128)),
+        draw((64, 80)),
     ),
     "gru_both": (
-        lambda: _Rows(nn.GRU(128, 256, 2, batch_first=True, bidirectional=True)),
-        _draw((64, 128)),
+        lambda: Rows(nn.GRU(128, 256, 2, batch_first=True, bidirectional=True)),
+        draw((64, 128)),
     ),
-    "edge_net": (EdgeNet, _draw((3, 1024))),
-    "set_net": (SetNet, _draw((1024, 3))),
+    "edge_net": (EdgeNet, draw((3, 1024))),
+    "set_net": (SetNet, draw((1024, 3))),
     "edge_attention": (EdgeAttention, _edges),
     "molecules": (Molecules, _molecules),
     "diffusion_transformer": (
         DiffusionTransformer,
         lambda n: (torch.randn(n, 4, 32, 32), torch.rand(n)),
     ),
-    "volumes_unet": (Volumes, _draw((1, 64, 64, 64))),
-    "styled_generator": (Generator, _draw((128,))),
-    "fourier_operator": (Fourier, _draw((3, 64, 64))),
-    "forecast_stacks": (Stacks, _draw((120,))),
-    "coupling_flow": (Flow, _draw((64,))),
-    "experts": (Experts, _draw((64, 256))),
-    "linear_attention": (LinearAttention, _draw((256, 256))),
+    "volumes_unet": (Volumes, draw((1, 64, 64, 64))),
+    "styled_generator": (Generator, draw((128,))),
+    "fourier_operator": (Fourier, draw((3, 64, 64))),
+    "forecast_stacks": (Stacks, draw((120,))),
+    "coupling_flow": (Flow, draw((64,))),
+    "experts": (Experts, draw((64, 256))),
+    "linear_attention": (LinearAttention, draw((256, 256))),
     "rays": (Rays, lambda n: (torch.randn(512 * n, 3), torch.randn(512 * n, 3))),
-    "warped": (Warped, _draw((3, 128, 128), (3, 128, 128))),
-    "boxes": (Boxes, _draw((3, 512, 512))),
-    "vector_quantized": (Quantized, _draw((3, 128, 128))),
+    "warped": (Warped, draw((3, 128, 128), (3, 128, 128))),
+    "boxes": (Boxes, draw((3, 512, 512))),
+    "vector_quantized": (Quantized, draw((3, 128, 128))),
     "crossed_fields": (Crossed, lambda n: (torch.randint(20_000, (n, 26)),)),
     "interest": (
         Interest,
@@ -706,27 +700,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Draw]] = {
             torch.randint(1, 50, (n,)),
         ),
     ),
-    "integrated": (Integrated, _draw((64,))),
-    "capsules": (Capsules, _draw((1, 28, 28))),
-    "channel_attention": (Shuffled, _draw((3, 128, 128))),
+    "integrated": (Integrated, draw((64,))),
+    "capsules": (Capsules, draw((1, 28, 28))),
+    "channel_attention": (Shuffled, draw((3, 128, 128))),
 }
-
-
-class _Rows(nn.Module):
-    """The rows that a recurrent layer leaves."""
-
-    def __init__(self, layer: nn.RNNBase) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [N, T, inputs] to [N, T, width]."""
-        rows: Tensor = self.layer(x)[0]
-        return rows
 
 
 def build(name: str, batch: int = 1) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a network of NETWORKS in evaluation mode and its inputs, seeded."""
-    torch.manual_seed(0)
-    make, draw = NETWORKS[name]
-    return make().eval(), draw(batch)
+    return seeded(NETWORKS[name], batch)
