@@ -121,7 +121,9 @@ def test_a_node_that_calls_decide_about_stays_alone(draft):
     assert [n.op.split(".")[1] for n in graph.nodes] == ["tanh", "relu", "tanh"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n == "windows")) for n in MODELS]
+)
 def test_fusions_are_those_of_fixed_sizes(cpu, name):
     case = MODELS[name]
     model, example = case.model().eval(), case.arguments(*case.sizes[0])
