@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import npusim
 from npusim.errors import UnsupportedOpError
 from npusim.ir.graph import Graph
 from npusim.ir.json import graph_from_text, graph_to_text
+from npusim.lowering.constraints import _RANDOM
 from npusim.ops.reference import run_graph
 
 from .modules import Compute
@@ -115,3 +117,29 @@ def test_compiling_refuses_values_no_device_holds() -> None:
     graph = npusim.extract_ir(Compute(lambda x: x).eval(), x)
     with pytest.raises(UnsupportedOpError, match="value x: dtype complex64"):
         npusim.compile(graph)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x + torch.rand_like(x),
+        lambda x: x + torch.randn(3),
+        lambda x: x.sigmoid().bernoulli(),
+        lambda x: torch.multinomial(x.softmax(-1), 1),
+        lambda x: torch.normal(x, 1.0),
+        lambda x: x[torch.randperm(2)],
+        lambda x: functional.dropout(x, 0.5, training=True),
+    ],
+)
+def test_random_numbers_are_to_be_an_input(draw) -> None:  # type: ignore[no-untyped-def]
+    graph = npusim.extract_ir(Compute(draw).eval(), (torch.ones(2, 3),))
+    with pytest.raises(UnsupportedOpError, match=r"random numbers, .* make them an input"):
+        npusim.compile(graph)
+
+
+def test_what_is_said_to_draw_does_by_pytorch() -> None:
+    assert _RANDOM
+    for name in _RANDOM:
+        packet = getattr(torch.ops.aten, name)
+        forms = [getattr(packet, overload) for overload in packet.overloads()]
+        assert any(torch.Tag.nondeterministic_seeded in form.tags for form in forms), name

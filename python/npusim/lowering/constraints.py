@@ -10,6 +10,36 @@ from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import find
 from npusim.ir.types import HOST_DTYPES
 
+# What PyTorch draws from its generator; a program computes the same from the same inputs.
+_RANDOM = frozenset(
+    [
+        "_sample_dirichlet",
+        "_standard_gamma",
+        "bernoulli",
+        "binomial",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "normal_functional",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random",
+        "randperm",
+        "rrelu_with_noise",
+        "rrelu_with_noise_functional",
+        "uniform",
+    ]
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -28,6 +58,8 @@ class Refusal:
 def op_constraint(node: Node, graph: Graph) -> str | None:
     """Returns why no target can run a node, or None when a target with the right kernels can."""
     definition = find(node.op)
+    if definition is None and _base_name(node.op) in _RANDOM:
+        return "it draws random numbers, which differ from call to call: make them an input"
     if definition is None:
         return "npusim does not know this operator"
     if definition.lower is None:
@@ -40,6 +72,12 @@ def op_constraint(node: Node, graph: Graph) -> str | None:
         return definition.supports(node, graph) if definition.supports is not None else None
     except SymbolicSizeError as error:
         return str(error).rstrip(".")
+
+
+def _base_name(op: str) -> str:
+    """Returns an operator of PyTorch's own without its namespace and overload."""
+    namespace, _, rest = op.partition(".")
+    return rest.partition(".")[0] if namespace == "aten" else ""
 
 
 def unsupported(
