@@ -22,11 +22,13 @@ from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
 from npusim.ops.recurrent_step import (
     CELLS,
+    DTYPES,
     GATES,
     Operands,
     emit_step,
     infer_recurrent_step,
     reference_recurrent_step,
+    wrong_dtype,
 )
 
 if TYPE_CHECKING:
@@ -35,13 +37,12 @@ if TYPE_CHECKING:
     from npusim.targets.target_config import TargetConfig
 
 RECURRENCE = "npu.recurrence"
-_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def is_recurrence(target: TargetConfig, cell: str, dtype: str, units: int) -> bool:
     """Tells whether a kernel of the target holds the weight of such a recurrence on the chip."""
     most = target.recurrent.held_units if dtype != "float32" else target.recurrent.held_floats
-    return target.has("recurrence") and cell in GATES and dtype in _DTYPES and 0 < units <= most
+    return target.has("recurrence") and cell in GATES and dtype in DTYPES and 0 < units <= most
 
 
 def _lower(node: Node, low: Lowering) -> None:
@@ -186,12 +187,6 @@ def infer_recurrence(
     return (y, rows) if cell == "lstm" else y
 
 
-def _supported(node: Node, graph: object) -> str | None:
-    types = getattr(graph, "types")  # noqa: B009
-    wrong = next((t for i in node.inputs if i and (t := types[i].dtype) not in _DTYPES), None)
-    return None if wrong is None else f"dtype {wrong}; supported are {', '.join(_DTYPES)}"
-
-
 def _case(
     cell: str, steps: int, m: tuple[int, ...], units: int, label: str, **change: object
 ) -> Case:
@@ -208,7 +203,7 @@ register(
     OpDef(
         RECURRENCE,
         lower=_lower,
-        supports=_supported,
+        supports=wrong_dtype,
         reference=reference_recurrence,
         infer=infer_recurrence,
         cases=(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from npusim.abi.scalar import OPCODES, ScalarOp, ScalarProgram
 from npusim.errors import ShapeError
-from npusim.ir.graph import Node
+from npusim.ir.graph import Graph, Node
 from npusim.ir.opdef import Case, OpDef, register
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
@@ -42,7 +42,7 @@ RECURRENT_STEP = "npu.recurrent_step"
 GATES: Mapping[str, int] = {"plain": 1, "gru": 3, "lstm": 4}  # parts of a product, by cell
 ACTIVATIONS = ("tanh", "relu")  # of plain recurrences
 CELLS = tuple(GATES)  # in the order of their numbers in the kernel's parameters
-_DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16")
 Operands = tuple[View, View, View | None, View | None, View | None]
 
 
@@ -256,10 +256,11 @@ def infer_recurrent_step(
     return (hidden, hidden) if cell == "lstm" else hidden
 
 
-def _supported(node: Node, graph: object) -> str | None:
-    types = getattr(graph, "types")  # noqa: B009
-    wrong = next((t for i in node.inputs if i and (t := types[i].dtype) not in _DTYPES), None)
-    return None if wrong is None else f"dtype {wrong}; supported are {', '.join(_DTYPES)}"
+def wrong_dtype(node: Node, graph: Graph) -> str | None:
+    """Returns what is said of an operand of a dtype that no recurrence has; None without one."""
+    dtypes = (graph.types[i].dtype for i in node.inputs if i)
+    wrong = next((dtype for dtype in dtypes if dtype not in DTYPES), None)
+    return None if wrong is None else f"dtype {wrong}; supported are {', '.join(DTYPES)}"
 
 
 def _case(cell: str, m: tuple[int, ...], units: int, k: int, label: str, **change: object) -> Case:
@@ -276,7 +277,7 @@ register(
     OpDef(
         RECURRENT_STEP,
         lower=_lower,
-        supports=_supported,
+        supports=wrong_dtype,
         reference=reference_recurrent_step,
         infer=infer_recurrent_step,
         cases=(
