@@ -18,7 +18,7 @@ from npusim.cli.weights import Weights
 from npusim.errors import Error, ExportError, WeightMismatchError, first_line
 from npusim.files import write_atomic
 from npusim.ir.graph import Graph
-from npusim.runtime.module_tensors import module_tensors
+from npusim.module_tensors import module_tensors
 
 if TYPE_CHECKING:
     from npusim.runtime.checkpoint import Checkpoint

@@ -19,8 +19,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError
-from npusim.runtime.module_tensors import module_tensors as held_tensors
-from npusim.runtime.module_tensors import own_tensors
+from npusim.module_tensors import module_tensors as held_tensors
+from npusim.module_tensors import own_tensors
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim import _runtime
 from npusim.errors import Error
-from npusim.runtime.module_tensors import is_module, module_tensors
+from npusim.module_tensors import is_module, module_tensors
 
 if TYPE_CHECKING:
     from torch import nn
