@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import npusim
 from benchmarks.architectures import build
-from npusim.runtime.module_tensors import module_tensors
+from npusim.module_tensors import module_tensors
 
 _READY = "ready"  # an empty file, the last one
 

@@ -385,7 +385,7 @@ def _columns(
     """Returns of each command what the fixed numbers multiply, and its seconds at the peaks."""
     one = _alone(replace(plain, gather_ns=1.0), device)
     times = [command_time(s.work, s.stem, one) for s in samples]
-    works = [sample.work for sample in samples]
+    works = [sample.work.on(device) for sample in samples]
     uneven = np.array([w.uneven(plain, device.cores) for w in works])
     items = np.array([w.items(plain) for w in works]) * (uneven if plain.grid else 1)
     steps = 1e-3 * np.array([w.steps(plain) for w in works])

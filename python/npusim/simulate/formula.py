@@ -26,7 +26,7 @@ def device_formula(device: Roofline, facts: CommandFacts) -> str:
     time = roofline_time(device, facts)
     work = work_of_command(facts)
     kind = work.kind(facts.kernel, device)
-    moved = sum(nbytes for nbytes, _ in work.moves(kind, device.cores)[0])
+    moved = sum(nbytes for nbytes, _ in work.on(device).moves(kind, device.cores)[0])
     hidden = f" - {kind.hidden_us:g} us hidden" if kind.hidden_us else ""
     start = " + ".join(map(_part, time.parts))
     compute, memory = 1e6 * time.compute, 1e6 * time.memory

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 
 from npusim.abi.kernels import KERNELS, Params
+from npusim.codegen.cuda.convolutions import in_patches
 from npusim.codegen.cuda.estimates import busy_microseconds
 from npusim.ir.types import CODE_SIZES
+from npusim.simulate.forms import FEW_CHANNELS, LOOSE
 
 _STEMS = (
     *("linear", "linear_before_norm", "linear_behind_norm", "linear_rope_append"),
-    *("matmul", "conv", "conv_depthwise", "attention"),
+    *("matmul", "conv", "conv_depthwise", "attention", "group_norm"),
 )
 _CHUNK = 16  # bytes that a thread stores at once
 
@@ -49,6 +51,21 @@ def busy_seconds(stem: str, launch: bytes) -> float | None:
     except (ArithmeticError, ValueError):  # of sizes that no command has, in a profile's file
         return None
     return 1e-6 * found if found is not None and found > 0 else None
+
+
+def form_in_launch(stem: str, form: str, launch: bytes) -> str:
+    """Returns the form of a command, of few channels where the launch rule gathers patches.
+
+    Windows too large for that are computed as loose factors are.
+
+    Args:
+        stem: of its kernel.
+        form: of its operands.
+        launch: as `launch_of` returns it.
+    """
+    if form != FEW_CHANNELS or not launch or in_patches(KERNELS[stem].unpack(launch)):
+        return form
+    return LOOSE
 
 
 def stored_apart(stem: str, params: Params) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,12 +27,13 @@ from npusim.ir.types import DTYPE_NAMES
 from npusim.profile.reuse import Reuse
 from npusim.simulate.forms import form_of
 from npusim.simulate.gathered import gathered
-from npusim.simulate.launches import busy_seconds, launch_of, stored_apart
+from npusim.simulate.launches import busy_seconds, form_in_launch, launch_of, stored_apart
 from npusim.simulate.shares import (
-    POINT_COLUMNS,
     POINTS,
+    WIDEST,
     busiest,
     row_blocks,
+    sizes_for,
     tile_blocks,
     transformed,
 )
@@ -43,7 +44,6 @@ Seconds = float | np.ndarray
 Moved = tuple[tuple[int, int], ...]  # bytes, and their reach
 
 LAUNCHES = GRIDS[-1]
-_AWAKE = 0.03  # of a run: what waking takes is there in full in runs of a millisecond
 _COMPUTED_IN = ("w_dtype", "b_dtype", "x_dtype", "dtype")  # fields that say it, the first there is
 
 
@@ -69,6 +69,7 @@ class Work:
         pieces: rows or elements that are fetched one by one; None: of another kind (`gathered.py`).
         stem, launch: of which a GPU's launch rules say how long its tiles take (`launches.py`).
         apart: elements of a product's result that are stored one by one.
+        lanes: float32 of the vectors of the kernels that compute it.
     """
 
     operations: int
@@ -88,6 +89,11 @@ class Work:
     stem: str = ""
     launch: bytes = b""
     apart: int = 0
+    lanes: int = WIDEST
+
+    def on(self, device: Roofline) -> Work:
+        """Returns it as a device's kernels cut it."""
+        return self if self.lanes == device.lanes else replace(self, lanes=device.lanes)
 
     def tiles(self, rows: int, columns: int) -> int:
         """Returns the tiles of such sizes that cover it."""
@@ -115,7 +121,10 @@ class Work:
         """Returns the tiles of such sizes that cover it, of each block of rows by itself."""
         if kind.grid != POINTS:
             return self.tiles(rows, columns)
-        high = sum(-(-tiles // rows) for tiles in tile_blocks(self.groups, self.rows, self.depth))
+        high = sum(
+            -(-tiles // rows)
+            for tiles in tile_blocks(self.groups, self.rows, self.depth, self.lanes)
+        )
         return self.groups * high * -(-self.columns // columns)
 
     @property
@@ -133,8 +142,8 @@ class Work:
         if kind.grid == LAUNCHES:
             return self.apart
         if kind.grid == POINTS:
-            return transformed(self.groups, self.rows, self.columns, self.depth)
-        return self.second * (row_blocks(kind.grid, self.rows) if kind.grid else 1)
+            return transformed(self.groups, self.rows, self.columns, self.depth, self.lanes)
+        return self.second * (row_blocks(kind.grid, self.rows, self.lanes) if kind.grid else 1)
 
     def compute(self, kind: RooflineClass, device: Roofline) -> float:
         """Returns the seconds of its arithmetic, were all cores to reach the peak with it."""
@@ -167,8 +176,8 @@ class Work:
         kernels = 4 * self.second
         if not self.reuse:
             known = ((max(0, self.nbytes - kernels), self.nbytes), (kernels, self.nbytes))
-        blocks = tile_blocks(self.groups, self.rows, self.depth)
-        block = blocks[0] * self.groups * (self.depth + POINT_COLUMNS)
+        blocks = tile_blocks(self.groups, self.rows, self.depth, self.lanes)
+        block = blocks[0] * self.groups * (self.depth + sizes_for(self.lanes).columns)
         again = (len(blocks) - 1) * kernels, 4 * (self.second + cores * block)
         return (known[1], again), (known[0], *known[2:])
 
@@ -181,7 +190,7 @@ class Work:
         working = threads or cores
         if working > 1 and kind.grid not in ("", LAUNCHES):
             sizes = self.groups, self.rows, self.columns, self.depth
-            return cores * busiest(kind.grid, sizes, working)
+            return cores * busiest(kind.grid, sizes, working, self.lanes)
         if working == 1 or not (kind.task_rows or kind.task_operations):
             return cores / working
         tasks: float = math.inf
@@ -284,15 +293,16 @@ def work_of(
         each = chain_multiply_adds(fields["code"], fields["n_instructions"])
         operations = each * math.prod(fields["shape"])
     found = (reuse.operands, reuse.code) if reuse is not None else ((), 0)
+    launch = launch_of(stem, fields)
     return Work(
         *(operations, nbytes, dtype, groups, rows, columns, depth, *found),
         sized=stem in SIZES,
         longest=longest,
-        form=form_of(stem, fields),
+        form=form_in_launch(stem, form_of(stem, fields), launch),
         finish=_finish(stem, fields, groups * rows * columns),
         pieces=gathered(stem, fields),
         stem=stem,
-        launch=launch_of(stem, fields),
+        launch=launch,
         apart=stored_apart(stem, fields),
     )
 
@@ -305,6 +315,7 @@ def _finish(stem: str, p: Params, elements: int) -> int:
 
 def command_time(work: Work, stem: str, device: Roofline) -> RooflineTime:
     """Returns how long a command takes."""
+    work = work.on(device)
     kind = work.kind(stem, device)
     uneven = work.uneven(kind, device.cores, device.threads)
     compute = work.compute(kind, device) / kind.compute_share * uneven
@@ -373,7 +384,7 @@ def call_time(commands: Sequence[RooflineTime], device: Roofline) -> float:
     wakes = 0.0
     if any(command.shared for command in commands):
         busy = sum(command.in_run for command in commands)
-        wakes = min(1e-6 * device.wake_us, _AWAKE * busy)
+        wakes = min(1e-6 * device.wake_us, device.wake_share * busy)
     return 1e-6 * device.call_us + wakes
 
 

@@ -1,6 +1,6 @@
 """How the CPU backend's kernels cut a product into tasks, and what the busiest core has of it.
 
-The rules are the kernels' own, with the sizes that they have for AVX-512:
+The rules are the kernels' own, whose sizes follow from the float32 of a vector (`sizes_for`):
 
 * `panels`: `TaskGrid` of kernels/cpu/igemm.h as kernels/cpu/gemm.cpp uses it, of weights in panels
   of 16 columns;
@@ -13,6 +13,7 @@ tests/simulate/test_shares.py holds the number of tasks to what the kernels say.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -20,65 +21,105 @@ from npusim.targets.roofline import GRIDS
 
 PANELS, BLOCKS, POINTS, _ = GRIDS
 
-_LANES = 16  # float32 of a vector, and columns of a panel
-_TILE_PANELS = 4
-_ROW_BLOCK = 120  # rows that share a pass over panels
+_PANEL_COLUMNS = 16
 _SMALL, _TASK = 1 << 18, 1 << 20  # multiplications with an addition
 _FEW_ROWS, _TASKS, _UNEVEN = 8, 48, 8
-_BLOCK_ROWS, _BLOCK_COLUMNS, _PANEL, _FEW_BLOCK_ROWS = 192, 256, 64, 4
+_BLOCK_ROWS, _BLOCK_COLUMNS, _FEW_BLOCK_ROWS = 192, 256, 4
 _BLOCK_TASK, _SHARED, _BLOCK = 1 << 16, 1 << 18, 1 << 20  # multiplications with an addition
-_POINT_FLOATS, _FEWEST_TILES, _POINT_CELLS = 176 << 10, 16, 4
-POINT_COLUMNS = _TILE_PANELS * _LANES  # whose sums a block holds at a time
+_FEWEST_TILES, _POINT_CELLS = 16, 4
 _UNITS = 8  # that a core's part of a command is claimed in (cpp/cpu/command_list.cpp)
 _MANY = 64  # tasks of which cores get even parts, nearly
+WIDEST = 16  # float32 of the widest vectors there are kernels for
 
 
-def tasks_of(grid: str, groups: int, rows: int, columns: int, depth: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """Sizes that kernels have for vectors of some width.
+
+    Attributes:
+        lanes: float32 of a vector.
+        tile_panels: panels of 16 columns that are multiplied at once.
+        row_block: rows that share a pass over panels.
+        point_floats: of a block of transformed tiles.
+        block_panel: columns of two tensors' product that are multiplied at once.
+    """
+
+    lanes: int
+    tile_panels: int
+    row_block: int
+    point_floats: int
+    block_panel: int
+
+    @property
+    def columns(self) -> int:
+        """Columns that are multiplied at once, whose sums a block of tiles holds at a time."""
+        return self.tile_panels * _PANEL_COLUMNS
+
+
+# Register files of 32 wide vectors hold the sums of four panels, others those of one.
+_SIZES = {
+    16: KernelSizes(16, 4, 120, 176 << 10, 64),
+    8: KernelSizes(8, 1, 132, 88 << 10, 16),
+    4: KernelSizes(4, 1, 120, 176 << 10, 16),
+}
+
+
+def sizes_for(lanes: int) -> KernelSizes:
+    """Returns the sizes of kernels for vectors of so many float32: 16, 8 or 4."""
+    return _SIZES[lanes]
+
+
+def tasks_of(
+    grid: str, groups: int, rows: int, columns: int, depth: int, lanes: int = WIDEST
+) -> list[int]:
     """Returns the elements of the result that each task computes, in the order they are claimed.
 
     Args:
         grid: one of `targets.roofline.GRIDS`.
         groups, rows, columns, depth: of the product; at least 1.
+        lanes: float32 of the kernels' vectors.
     """
+    sizes = sizes_for(lanes)
     if grid == PANELS:
-        return _panel_tasks(groups * rows, columns, depth)
+        return _panel_tasks(groups * rows, columns, depth, sizes)
     if grid == POINTS:
-        return _point_tasks(groups, rows, columns, depth)
-    return _block_tasks(groups, rows, columns, depth)
+        return _point_tasks(groups, rows, columns, depth, sizes)
+    return _block_tasks(groups, rows, columns, depth, sizes)
 
 
-def row_blocks(grid: str, rows: int) -> int:
+def row_blocks(grid: str, rows: int, lanes: int = WIDEST) -> int:
     """Returns how often a second factor is gone through, by a block of rows each."""
-    return _up(rows, _BLOCK_ROWS if grid == BLOCKS else _ROW_BLOCK)
+    return _up(rows, _BLOCK_ROWS if grid == BLOCKS else sizes_for(lanes).row_block)
 
 
-def tile_blocks(points: int, tiles: int, depth: int) -> list[int]:
+def tile_blocks(points: int, tiles: int, depth: int, lanes: int = WIDEST) -> list[int]:
     """Returns the tiles of each block that stays in a second cache, of images that are transformed.
 
     Args:
         points, tiles: of a tile, and how many tiles there are.
         depth: channels of the images.
     """
-    width = _up(depth, _LANES) * _LANES + POINT_COLUMNS
-    blocks = _up(tiles, max(_POINT_FLOATS // (points * width), _FEWEST_TILES))
+    sizes = sizes_for(lanes)
+    width = _up(depth, lanes) * lanes + sizes.columns
+    blocks = _up(tiles, max(sizes.point_floats // (points * width), _FEWEST_TILES))
     return [_even(tiles, blocks, at + 1) - _even(tiles, blocks, at) for at in range(blocks)]
 
 
-def transformed(points: int, tiles: int, columns: int, depth: int) -> int:
+def transformed(points: int, tiles: int, columns: int, depth: int, lanes: int = WIDEST) -> int:
     """Returns the numbers that are transformed: of images in each task anew, and of sums."""
-    blocks = len(tile_blocks(points, tiles, depth))
-    times = len(_point_tasks(points, tiles, columns, depth)) / blocks
+    blocks = len(tile_blocks(points, tiles, depth, lanes))
+    times = len(_point_tasks(points, tiles, columns, depth, sizes_for(lanes))) / blocks
     return round(points * tiles * (max(1.0, times) * depth + columns))
 
 
 @cache
-def busiest(grid: str, sizes: tuple[int, int, int, int], cores: int) -> float:
+def busiest(grid: str, sizes: tuple[int, int, int, int], cores: int, lanes: int = WIDEST) -> float:
     """Returns the part of a product that the busiest of so many cores computes.
 
     As cpp/runtime/thread_pool.cpp has it: each has a share of neighbouring units, claims half of
     what is left of it at a time, and then of the others' shares.
     """
-    tasks = tasks_of(grid, *sizes)
+    tasks = tasks_of(grid, *sizes, lanes)
     if len(tasks) > _MANY * cores:
         return 1 / cores
     each = max(1, len(tasks) // (cores * _UNITS)) if cores > 1 else len(tasks)
@@ -96,24 +137,24 @@ def busiest(grid: str, sizes: tuple[int, int, int, int], cores: int) -> float:
         loads[core] += sum(units[begin : share[0]])
 
 
-def _panel_tasks(rows: int, columns: int, depth: int) -> list[int]:
-    panels = _up(columns, _LANES)
-    limit = min(_ROW_BLOCK, _up(rows, 2)) if panels == 1 and rows >= 16 else _ROW_BLOCK
+def _panel_tasks(rows: int, columns: int, depth: int, sizes: KernelSizes) -> list[int]:
+    panels, limit = _up(columns, _PANEL_COLUMNS), sizes.row_block
+    limit = min(limit, _up(rows, 2)) if panels == 1 and rows >= 16 else limit
     blocks = _up(rows, limit)
     work = max(rows, _FEW_ROWS) * columns * depth
     if work < _SMALL:
         return [rows * panels]
-    cuts = _cuts(panels, blocks, min(work // _TASK, _TASKS))
+    cuts = _cuts(panels, blocks, min(work // _TASK, _TASKS), sizes.tile_panels)
     heights = [_even(rows, blocks, at + 1) - _even(rows, blocks, at) for at in range(blocks)]
-    ends = [_first_panel(panels, cuts, at) for at in range(cuts + 1)]
+    ends = [_first_panel(panels, cuts, at, sizes.tile_panels) for at in range(cuts + 1)]
     widths = [end - begin for begin, end in pairwise(ends)]
     if rows > columns:
         return [height * width for height in heights for width in widths]
     return [height * width for width in widths for height in heights]
 
 
-def _cuts(panels: int, blocks: int, wanted: int) -> int:
-    groups = _up(panels, _TILE_PANELS)
+def _cuts(panels: int, blocks: int, wanted: int, tile_panels: int) -> int:
+    groups = _up(panels, tile_panels)
     cuts = min(max(wanted // blocks, 1), groups)
     if cuts >= _UNEVEN:
         return _up(groups, _up(groups, cuts))
@@ -122,22 +163,23 @@ def _cuts(panels: int, blocks: int, wanted: int) -> int:
     return min(cuts, panels)
 
 
-def _first_panel(panels: int, cuts: int, at: int) -> int:
-    groups = _up(panels, _TILE_PANELS)
+def _first_panel(panels: int, cuts: int, at: int, tile_panels: int) -> int:
+    groups = _up(panels, tile_panels)
     if cuts < _UNEVEN or cuts > groups:
         return _even(panels, cuts, at)
-    return min(at * groups // cuts * _TILE_PANELS, panels)
+    return min(at * groups // cuts * tile_panels, panels)
 
 
-def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
+def _block_tasks(groups: int, rows: int, columns: int, depth: int, sizes: KernelSizes) -> list[int]:
     blocks, across = row_blocks(BLOCKS, rows), _up(columns, _BLOCK_COLUMNS)
     items, height = blocks * groups, _up(rows, blocks)
     work = max(height, _FEW_BLOCK_ROWS) * columns * depth * items
     if work >= _SHARED and items * across < _UNEVEN:
         across = max(across, _up(min(work // _BLOCK, _UNEVEN), items))
-        across = min(across + items * across % 2, _up(columns, _LANES))
+        across = min(across + items * across % 2, _up(columns, sizes.lanes))
     least = 4 if items * across < _UNEVEN else 1
-    unit = _LANES if _up(columns, _PANEL) < least * across else _PANEL
+    panel = sizes.block_panel
+    unit = sizes.lanes if _up(columns, panel) < least * across else panel
     all_of = _up(columns, unit)
     ends = [min(_even(all_of, across, at) * unit, columns) for at in range(across + 1)]
     widths = [end - begin for begin, end in pairwise(ends)]
@@ -151,13 +193,16 @@ def _block_tasks(groups: int, rows: int, columns: int, depth: int) -> list[int]:
     ]
 
 
-def _point_tasks(points: int, tiles: int, columns: int, depth: int) -> list[int]:
-    heights, panels = tile_blocks(points, tiles, depth), _up(columns, _LANES)
+def _point_tasks(
+    points: int, tiles: int, columns: int, depth: int, sizes: KernelSizes
+) -> list[int]:
+    heights = tile_blocks(points, tiles, depth, sizes.lanes)
+    panels = _up(columns, _PANEL_COLUMNS)
     if tiles * points * columns * depth < _SMALL:
         return [tiles * panels]
-    groups = _up(panels, _TILE_PANELS)
+    groups = _up(panels, sizes.tile_panels)
     cuts = min(max(_POINT_CELLS // len(heights), 1), groups)
-    ends = [min(_even(groups, cuts, at) * _TILE_PANELS, panels) for at in range(cuts + 1)]
+    ends = [min(_even(groups, cuts, at) * sizes.tile_panels, panels) for at in range(cuts + 1)]
     widths = [end - begin for begin, end in pairwise(ends)]
     return [height * width for height in heights for width in widths]
 

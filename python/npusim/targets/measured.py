@@ -51,6 +51,7 @@ class Processors:
         shared_bytes: of shared memory that blocks side by side may take on one.
         block_shared_bytes: that one block may take.
         clustered: processors that clusters of more than two blocks find at once.
+        instructions_per_us: of all lanes of the device.
     """
 
     count: int
@@ -58,6 +59,7 @@ class Processors:
     shared_bytes: int
     block_shared_bytes: int
     clustered: int
+    instructions_per_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,25 @@ class ConvTile:
 
 
 @dataclass(frozen=True, slots=True)
+class Patches:
+    """How long convolutions of few channels take, whose blocks gather what a tile's windows cover.
+
+    Attributes:
+        weights_us: of a block, to fetch 16 lines of weights, and to wait for the multiplication.
+        wait_us: of a round of loads, which nothing hides.
+        load_us: of a line's load by a warp, of all blocks of a processor one after the other.
+        step_us: to multiply 16 along K, likewise.
+        tile_us: to begin and to store a tile, likewise.
+    """
+
+    weights_us: float
+    wait_us: float
+    load_us: float
+    step_us: float
+    tile_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Conv:
     """Convolutions on the tensor cores.
 
@@ -247,6 +268,7 @@ class Conv:
     exchange_us: float
     patch_blocks: int
     narrow_patch_blocks: int
+    patches: Patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +471,27 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNorms:
+    """How long group norms take.
+
+    Attributes:
+        step_us: of a block that has a group by itself, for an element of each of its threads.
+        second_us: of a second launch, where blocks share groups.
+        pass_us: of positions that a thread loads at once, which it waits for.
+        number_us: for each neighbouring channel that it has of them.
+        fold_us: to put together one of the moments that a thread of a group has of a block's.
+        part_us: likewise of all blocks' parts, which lie in memory.
+    """
+
+    step_us: float
+    second_us: float
+    pass_us: float
+    number_us: float
+    fold_us: float
+    part_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recurrent:
     """Steps of recurrences as one command, which multiplies outside of the tensor cores.
 
@@ -533,6 +576,7 @@ class Gpu:
     code_rows: CodeRows
     attention: Attention
     rows: Rows
+    group_norms: GroupNorms
     recurrent: Recurrent
     scatter: Scatter
     libraries: Libraries

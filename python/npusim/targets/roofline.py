@@ -15,6 +15,7 @@ from npusim.ir.types import DTYPES
 
 # Rules that `simulate/shares.py` has, and the launch rules of a GPU (`simulate/launches.py`).
 GRIDS = "panels", "blocks", "points", "launches"
+LANES = 4, 8, 16  # float32 of the vectors that there are kernels for
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,8 @@ class Roofline:
             and classes are of all of them.
         threads: of the cores, that a run is given; 0: all.
         wake_us: more of a run in which cores share a command: they sleep between runs.
+        wake_share: of a run, that waking takes at most: between short ones nobody falls asleep.
+        lanes: float32 of a vector, by which kernels cut their work: 16, 8 or 4.
     """
 
     call_us: float
@@ -192,6 +195,8 @@ class Roofline:
     cores: int = 1
     threads: int = 0
     wake_us: float = 0.0
+    wake_share: float = 0.03
+    lanes: int = 16
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
@@ -204,6 +209,11 @@ class Roofline:
                 f"'threads' is {self.threads}; the machine that was measured has {self.cores} "
                 "cores, and 0 is all of them"
             )
+        if self.lanes not in LANES:
+            known = ", ".join(map(str, LANES))
+            raise ValueError(f"'lanes' is {self.lanes}; there are kernels for {known}")
+        if not 0 <= self.wake_share <= 1:
+            raise ValueError(f"'wake_share' is {self.wake_share}; it is a part of a run")
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise ValueError(f"'dtypes' has '{dtype}'; dtypes are {', '.join(DTYPES)}")

@@ -59,7 +59,7 @@ class ConvTile(measured.ConvTile):
 _FIT = GPU.conv
 TILES = tuple(ConvTile(**asdict(tile)) for tile in _FIT.tiles)
 
-_PATCH_THREADS = 128
+_PATCH_THREADS, _LANES = 128, 32
 _PATCH_HEIGHT, _PATCH_WIDTH, _PATCH_COLUMNS = 8, 16, 64  # of a tile of few channels
 
 
@@ -75,12 +75,8 @@ def conv(p: Params) -> LaunchConfig:
         k, residual = _depth(p, channels), bool(p["residual"])
         chosen = best_tile(positions, columns, k, groups=_parts(p), residual=residual)
         return conv_tiles(p, *chosen)
-    if (
-        tensor_cores
-        and channels % 8 != 0
-        and (shared := _patch_shared(p, channels)) <= _MOST_SHARED
-    ):
-        return _patches(p, columns, shared)
+    if in_patches(p):
+        return _patches(p, columns, _patch_shared(p, channels))
     few = groups > 1 and not p["transposed"] and as_ints(p, "x_strides")[1] == 1
     strip = best_strip(p) if few else None
     if strip is not None:
@@ -196,8 +192,7 @@ def _residual_can_wait(p: Params) -> bool:
 
 def _patches(p: Params, columns: int, shared: int) -> LaunchConfig:
     _, height, width = as_ints(p, "out_size")
-    tiles = as_int(p, "batch") * as_ints(p, "out_size")[0]
-    tiles *= blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
+    tiles = _patch_tiles(p)
     column_tiles = blocks(columns, _PATCH_COLUMNS)
     # Where a place in one row or column of tiles is a constant, what follows from it stays in
     # registers, more than four blocks have.
@@ -216,18 +211,60 @@ def _patches(p: Params, columns: int, shared: int) -> LaunchConfig:
     return LaunchConfig((Launch(grid, (_PATCH_THREADS, 1, 1), shared),), defines=defines)
 
 
+def in_patches(p: Params) -> bool:
+    """Tells whether blocks gather patches: of few channels, and windows that fit beside weights."""
+    channels = as_int(p, "in_channels") // max(1, as_int(p, "groups"))
+    few = channels % 8 != 0 and on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    return few and _patch_shared(p, channels) <= _MOST_SHARED
+
+
+def patch_microseconds(p: Params) -> float:
+    """Returns about how long convolutions of few channels take, by what was measured of them.
+
+    A block fetches its weights once. Of each of its tiles it waits for lines of the patch, so many
+    at once, and it loads, multiplies and stores while the other blocks of its processor wait.
+    """
+    channels, fit = as_int(p, "in_channels"), _FIT.patches
+    config = _patches(p, as_int(p, "out_channels"), _patch_shared(p, channels))
+    across, column_tiles, _ = config.launches[0].grid
+    beside = min(config.defines["BLOCKS_PER_SM"], blocks(across * column_tiles, PROCESSORS))
+    taps, lines, high = _patch_sizes(p, channels)
+    deep, wide = as_ints(p, "kernel")[0], (_PATCH_WIDTH - 1) * as_ints(p, "stride")[2] + taps
+    steps, loaded = blocks(lines * taps, 16), channels * deep * high
+    pieces, warps = blocks(wide, _LANES), _PATCH_THREADS // _LANES
+    at_once = max(1, min(8, 12 // pieces, blocks(loaded, warps)))
+    tiles = blocks(_patch_tiles(p), across)
+    waits = tiles * blocks(loaded, warps * at_once) * fit.wait_us
+    loads = pieces * blocks(loaded, warps) * fit.load_us
+    busy = tiles * beside * (loads + steps * fit.step_us + fit.tile_us)
+    return steps * fit.weights_us + waits + busy
+
+
+def _patch_tiles(p: Params) -> int:
+    deep, height, width = as_ints(p, "out_size")
+    tiles = as_int(p, "batch") * deep
+    return tiles * blocks(height, _PATCH_HEIGHT) * blocks(width, _PATCH_WIDTH)
+
+
+def _patch_sizes(p: Params, channels: int) -> tuple[int, int, int]:
+    """Returns the taps of a line as they are filled up, the lines of K, the rows of a patch."""
+    deep, high, wide = as_ints(p, "kernel")
+    taps = next(t for t in (2, 4, 8, 16) if t >= wide)
+    rows = (_PATCH_HEIGHT - 1) * as_ints(p, "stride")[1] + (high - 1) * as_ints(p, "dilation")[1]
+    return taps, channels * deep * high, rows + 1
+
+
 def _patch_shared(p: Params, channels: int) -> int:
     """Bytes that conv/patch_conv.h takes; more than there are where it does not apply."""
-    deep, high, wide = as_ints(p, "kernel")
+    deep, _, wide = as_ints(p, "kernel")
     small = max(map(abs, as_ints(p, "x_strides"))) < 2**31
     if p["groups"] != 1 or p["transposed"] or as_ints(p, "dilation")[2] != 1 or wide > 16:
         return _ALL_SHARED
     if not small or min(as_ints(p, "x_strides")) < 0:
         return _ALL_SHARED
-    taps = next(t for t in (2, 4, 8, 16) if t >= wide)
-    k = blocks(channels * deep * high * taps, 16) * 16
-    _, stride_y, stride_x = as_ints(p, "stride")
-    patch_height = (_PATCH_HEIGHT - 1) * stride_y + (high - 1) * as_ints(p, "dilation")[1] + 1
+    taps, lines, patch_height = _patch_sizes(p, channels)
+    k = blocks(lines * taps, 16) * 16
+    stride_x = as_ints(p, "stride")[2]
     patch = channels * deep * patch_height * ((_PATCH_WIDTH - 1) * stride_x + taps)
     return k * _PATCH_COLUMNS * 2 + _vectors(p, _PATCH_COLUMNS) + patch * 2
 

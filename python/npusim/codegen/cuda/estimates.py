@@ -10,12 +10,17 @@ from __future__ import annotations
 from math import prod
 
 from npusim.abi.kernels import Params
-from npusim.codegen.cuda import convolutions, matmul_rules, strips, tma_attention, tma_matmul
-from npusim.codegen.cuda.matmul_rules import on_tensor_cores
+from npusim.codegen.cuda import (
+    convolutions,
+    group_norms,
+    matmul_rules,
+    strips,
+    tma_attention,
+    tma_matmul,
+)
+from npusim.codegen.cuda.matmul_rules import GPU, on_tensor_cores
+from npusim.codegen.cuda.rows import RULES as ROWS
 from npusim.codegen.launch_config import as_int, as_ints
-
-# Instructions a microsecond: 132 processors of 128 lanes at 1.755 GHz.
-_INSTRUCTIONS = 29.6e6
 
 
 def busy_microseconds(stem: str, p: Params) -> float | None:
@@ -37,9 +42,12 @@ def busy_microseconds(stem: str, p: Params) -> float | None:
         return _convolution(p)
     if stem == "conv_depthwise":
         strip = strips.best_strip(p) if prod(as_ints(p, "out_size")) else None
-        return None if strip is None else strips.strip_instructions(p, strip) / _INSTRUCTIONS
+        return None if strip is None else _strip(p, strip)
     if stem == "attention":
         return _attention(p)
+    if stem == "group_norm":
+        config = ROWS[stem](p)
+        return group_norms.busy_microseconds(p, config) if config.launches else None
     return None
 
 
@@ -56,7 +64,7 @@ def _linear(p: Params) -> float | None:
 
 
 def _convolution(p: Params) -> float | None:
-    """Returns the time of tiles, or of strips; patches have no estimate."""
+    """Returns the time of tiles, of patches or of strips."""
     groups = as_int(p, "groups")
     if groups < 1:
         return None
@@ -67,17 +75,21 @@ def _convolution(p: Params) -> float | None:
         return None
     along = as_ints(p, "x_strides")[1] == 1
     tensor_cores = on_tensor_cores(p["x_dtype"], p["w_dtype"])
+    if convolutions.in_patches(p):
+        return convolutions.patch_microseconds(p)
     if tensor_cores and channels % 8 == 0 and along:
         residual = bool(p["residual"])
         return convolutions.tile_microseconds(
             positions, columns, k, groups=groups, residual=residual
         )
-    if tensor_cores and groups == 1:
-        return None
     strip = strips.best_strip(p) if groups > 1 and not p["transposed"] and along else None
     if strip is not None:
-        return strips.strip_instructions(p, strip) / _INSTRUCTIONS
+        return _strip(p, strip)
     return matmul_rules.tiled_microseconds(positions, columns, k, tensor_cores=False, batch=groups)
+
+
+def _strip(p: Params, strip: strips.Strip) -> float:
+    return strips.strip_instructions(p, strip) / GPU.processors.instructions_per_us
 
 
 def _attention(p: Params) -> float | None:

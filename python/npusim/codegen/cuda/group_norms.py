@@ -7,6 +7,7 @@ moments and once for the results: so few groups fill the device, and rows are re
 from __future__ import annotations
 
 from npusim.abi.kernels import Params
+from npusim.abi.scalar_cost import activation_multiply_adds
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
 from npusim.codegen.launch_config import Launch, LaunchConfig, as_int, as_ints, blocks
 from npusim.ir.types import CODE_SIZES
@@ -16,6 +17,7 @@ _BLOCKS = 3  # of a processor, that a launch should have
 _UNROLL = 4  # positions that a thread loads at once
 _LINE = 128  # bytes of a position that a block should read, at least
 _MOMENTS = 8  # bytes of a mean and squares
+_RESIDENT = PROCESSORS * GPU.processors.threads
 
 
 def group_norm(p: Params) -> LaunchConfig | None:
@@ -48,6 +50,34 @@ def group_norm(p: Params) -> LaunchConfig | None:
     }
     scratch = as_int(p, "batch") * groups * parts * _MOMENTS
     return LaunchConfig(launches, scratch=scratch, defines=defines)
+
+
+def busy_microseconds(p: Params, config: LaunchConfig) -> float:
+    """Returns about how long the blocks of a configuration take, by what was measured of them.
+
+    A block that has a group walks it three times. Where blocks share groups, those of a processor
+    take turns; a few threads of each put its moments together, and in the second launch those of
+    all parts, one after the other.
+    """
+    fit, defines = GPU.group_norms, config.defines
+    channels, groups = as_int(p, "channels"), as_int(p, "groups")
+    each, spatial = channels // groups, as_int(p, "spatial")
+    rounds = max(1, blocks(config.launches[0].grid[0] * defines["BLOCK"], _RESIDENT))
+    if "PARTS" not in defines:
+        return rounds * 3 * blocks(each * spatial, defines["BLOCK"]) * fit.step_us
+    pack, parts, rows = (defines[name] for name in ("PACK", "PARTS", "ROWS"))
+    tile_groups = pack * defines["PACKS"] // each
+    lanes = 32
+    while lanes > 1 and lanes * tile_groups > _BLOCK:
+        lanes //= 2
+    turns = 2 * blocks(tile_groups, _BLOCK // lanes)  # once for means, once for squares
+    passes = rounds * blocks(blocks(spatial, parts), rows * _UNROLL)
+    finish = pack * _UNROLL * activation_multiply_adds(as_int(p, "act"))
+    finish *= _BLOCK * PROCESSORS / GPU.processors.instructions_per_us
+    moments = turns * (
+        blocks(rows * each, lanes) * fit.fold_us + blocks(parts, lanes) * fit.part_us
+    )
+    return fit.second_us + passes * (fit.pass_us + pack * fit.number_us + finish) + moments
 
 
 def _pack(p: Params) -> int | None:
