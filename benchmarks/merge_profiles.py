@@ -21,7 +21,7 @@ def merged(passes: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns one profile as JSON has it, of several of one program."""
     commands = []
     for same in zip(*(one["commands"] for one in passes), strict=True):
-        params = {k: v for k, v in same[0]["params"].items() if _says(v)}
+        params = {k: _short(v) for k, v in same[0]["params"].items() if _says(v)}
         seconds = statistics.median(command["seconds"] for command in same)
         source = _relative(same[0]["source"])
         commands.append({**same[0], "seconds": seconds, "params": params, "source": source})
@@ -36,6 +36,13 @@ def merged(passes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _says(value: Any) -> bool:
     return any(value) if isinstance(value, list) else bool(value)
+
+
+def _short(value: Any) -> Any:
+    """Returns a list without the zeros that it ends with, which a reader puts there again."""
+    if not isinstance(value, list):
+        return value
+    return value[: max(i for i, one in enumerate(value) if one) + 1]
 
 
 def _relative(source: str) -> str:

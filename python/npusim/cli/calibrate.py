@@ -17,7 +17,7 @@ _PROFILE = click.Path(path_type=Path)
 
 
 @click.command(cls=Verb)
-@click.argument("profiles", nargs=-1, required=True, type=_PROFILE)
+@click.argument("profiles", nargs=-1, type=_PROFILE)
 @click.option("--target", default="cpu", show_default=True, help="Whose roofline is fitted.")
 @click.option(
     "--check",
@@ -27,9 +27,23 @@ _PROFILE = click.Path(path_type=Path)
     metavar="PROFILE",
     help="A profile to predict the whole run of, and not to fit to; repeatable.",
 )
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Begin with this machine's cores, vectors, caches and rates, which are measured; without "
+    "profiles that is all.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="With --here. Default: one a physical core."
+)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
 def calibrate(
-    profiles: tuple[Path, ...], target: str, checked: tuple[Path, ...], output: Path
+    profiles: tuple[Path, ...],
+    target: str,
+    checked: tuple[Path, ...],
+    here: bool,
+    threads: int | None,
+    output: Path,
 ) -> Answer:
     """Fit the roofline of a target to profiles, and write the fitted target.
 
@@ -37,8 +51,16 @@ def calibrate(
     distinct command is kept out of the fit; the errors shown are of those.
     """
     from npusim.profile.saved import read_profile
+    from npusim.simulate.calibrate import Calibration, target_file
     from npusim.simulate.calibrate import calibrate as fit
-    from npusim.simulate.calibrate import target_file
+    from npusim.simulate.machine import described, this_machine
+
+    if not profiles and not here:
+        raise click.UsageError("Give profiles, or --here for a target of this machine without any.")
+    if threads is not None and not here:
+        raise click.UsageError("--threads goes with --here.")
+    if checked and not profiles:
+        raise click.UsageError("--check goes with profiles that something is fitted to.")
 
     base = npusim.TargetConfig.named(target)
     if base.hardware is None or base.hardware.roofline is None:
@@ -54,7 +76,25 @@ def calibrate(
                 f"of device '{base.device}'.",
                 hint="Name a target of the device that was measured.",
             )
-    found = fit(read[: len(profiles)], base.hardware.roofline, read[len(profiles) :])
+    roofline, device = base.hardware.roofline, ""
+    if here:
+        if base.device != "cpu":
+            raise TargetConstraintError(
+                f"--here describes a CPU; target '{target}' is of device '{base.device}'.",
+                hint="Profiles of the device are what its target is fitted to.",
+            )
+        machine = this_machine(threads)
+        roofline, device = described(roofline, machine), machine.description
+        others = {profile.device for profile in read} - {device}
+        if others:
+            raise TargetConstraintError(
+                f"The profiles are of '{min(others)}'; this machine is '{device}'.",
+                hint="Use --here on the machine that was profiled, with as many threads.",
+            )
+    if profiles:
+        found = fit(read[: len(profiles)], roofline, read[len(profiles) :], known=here)
+    else:
+        found = Calibration(roofline, (), (), (device,))
     write_atomic(output, target_file(found, target, output.stem).encode())
     classes = [
         (e.name, e.fitted or "kept", e.held_out, *map(_percent, (e.mean, e.median, e.worst)))
@@ -71,9 +111,12 @@ def calibrate(
         "runs": [{**dataclasses.asdict(r), "error": r.error} for r in found.runs],
     }
     heads = ("fitted to", "held out", "mean error", "median", "95th percentile")
-    lines = [
+    tables = [
         table(classes, "class", *heads),
         table(runs, "profile", "run", "predicted", "measured", "error"),
+    ]
+    lines = [
+        *(tables if profiles else ()),
         f"{output}: {target} as measured on {found.devices[0]}",
     ]
     return Answer(facts, lines)

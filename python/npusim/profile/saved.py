@@ -121,14 +121,19 @@ def _is_reach(row: object) -> bool:
 
 
 def _params(given: Mapping[str, Any], stem: str, where: str) -> Params:
-    """Returns parameters of a kernel; arrays are tuples, as its struct gives them."""
+    """Returns parameters of a kernel; arrays are tuples, as its struct gives them.
+
+    An array may end where nothing but zeros follows.
+    """
     counts = {name: count for name, _, count in KERNELS[stem].fields}
     found: Params = {}
     for name, value in given.items():
-        values = value if isinstance(value, list) else [value]
-        if counts.get(name) != len(values) or not all(_is_number(v) for v in values):
+        values, count = value if isinstance(value, list) else [value], counts.get(name, 0)
+        fits = 0 < len(values) <= count if isinstance(value, list) else count == 1
+        if not fits or not all(_is_number(v) for v in values):
             raise _Malformed(f"{where}: kernel '{stem}' has no parameter '{name}' of that form")
-        found[name] = tuple(values) if isinstance(value, list) else value
+        rest = (0,) * (count - len(values))
+        found[name] = (*values, *rest) if isinstance(value, list) else value
     return found
 
 

@@ -58,6 +58,7 @@ _HIGH = (1e4, 1e4, 1e3, 20.0, 5.0, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _SURE = 0.1  # likewise, of how long a launch rule's tiles take, beside 1: these were measured
+_KNOWN = 0.05  # likewise, of a number that the class has: its kernels are the same elsewhere
 _BEST = 3  # shapes of tiles that are fitted from several beginnings
 _SCALE = 0.1  # of an error from which on a command is an outlier
 _ABSURD = 100  # times faster than the peaks
@@ -157,6 +158,7 @@ def calibrate(
     start: Roofline,
     checked: Sequence[Profile] = (),
     apart: Sequence[Profile] = (),
+    known: bool = False,
 ) -> Calibration:
     """Fits a roofline.
 
@@ -166,6 +168,8 @@ def calibrate(
         checked: profiles whose whole runs are predicted only.
         apart: profiles of layers that have nothing to do with each other, which classes are fitted
             to as well. Their runs say nothing of what runs of models hide.
+        known: whether the classes have numbers of the same kernels on another machine. Then they
+            are drawn to these, and a class keeps its tiles: a few commands leave most of it open.
 
     Raises:
         Error: SciPy is not installed, the profiles are of several devices or too small.
@@ -185,7 +189,7 @@ def calibrate(
     classes, errors = [], []
     for kind in start.classes:
         learnt, kept = _halves(samples, start, kind)
-        fitted = _fit(kind, start, learnt) if len(learnt) >= FEWEST else kind
+        fitted = _fit(kind, start, learnt, known) if len(learnt) >= FEWEST else kind
         classes.append(fitted)
         if kept:
             fits = len(learnt) if fitted is not kind else 0
@@ -287,20 +291,39 @@ def _work(command: CommandProfile) -> Work:
 # ---- one class ----
 
 
-def _fit(kind: RooflineClass, device: Roofline, samples: Sequence[Sample]) -> RooflineClass:
-    """Returns a class with the numbers that fit best."""
-    tiles = _TILES if kind.products else _ROW_TILES
-    shapes = (
+def _fit(
+    kind: RooflineClass, device: Roofline, samples: Sequence[Sample], known: bool = False
+) -> RooflineClass:
+    """Returns a class with the numbers that fit best.
+
+    Args:
+        known: whether it has numbers of the same kernels, to which they are drawn.
+    """
+    shapes = _shares(kind, device) if known else _shapes(kind, device)
+    rough = [
+        (_fit_numbers(shape, device, samples, known, rough=True)[0], shape) for shape in shapes
+    ]
+    best = sorted(rough, key=lambda row: row[0])[:_BEST]
+    found = (_fit_numbers(shape, device, samples, known) for _, shape in best)
+    return min(found, key=lambda row: row[0])[1]
+
+
+def _shares(kind: RooflineClass, device: Roofline) -> list[RooflineClass]:
+    """Returns a class whose tiles are known, by what one core may reach of a memory's rate."""
+    if not kind.grid or kind.grid == LAUNCHES or device.cores == 1:
+        return [kind]
+    return [replace(kind, core_share=share) for share in _CORE_SHARES]
+
+
+def _shapes(kind: RooflineClass, device: Roofline) -> list[RooflineClass]:
+    """Returns a class of each tile, and of each way in which cores may share its commands."""
+    return [
         replace(kind, tile_rows=rows, tile_columns=columns, units=units, **shared)  # type: ignore
         for units in sorted({1, *(one.units for one in device.classes)})
         for shared in _sharing(kind, device)
-        for rows, columns in tiles
+        for rows, columns in (_TILES if kind.products else _ROW_TILES)
         if rows <= (kind.most_rows or rows)
-    )
-    rough = [(_fit_numbers(shape, device, samples, rough=True)[0], shape) for shape in shapes]
-    best = sorted(rough, key=lambda row: row[0])[:_BEST]
-    found = (_fit_numbers(shape, device, samples) for _, shape in best)
-    return min(found, key=lambda row: row[0])[1]
+    ]
 
 
 def _sharing(kind: RooflineClass, device: Roofline) -> list[dict[str, float]]:
@@ -315,11 +338,16 @@ def _sharing(kind: RooflineClass, device: Roofline) -> list[dict[str, float]]:
 
 
 def _fit_numbers(
-    shaped: RooflineClass, device: Roofline, samples: Sequence[Sample], rough: bool = False
+    shaped: RooflineClass,
+    device: Roofline,
+    samples: Sequence[Sample],
+    known: bool,
+    rough: bool = False,
 ) -> tuple[float, RooflineClass]:
     """Returns the cost of the best numbers for a class of given tiles, and that class.
 
     Args:
+        known: whether numbers are drawn to those that the class has.
         rough: from one beginning, in few steps.
     """
     least_squares = _scipy("least_squares")
@@ -331,36 +359,37 @@ def _fit_numbers(
     # What ran beside a profile is in its times by some such part: they say as much less.
     trust = 1 / (1 + np.array([sample.disturbed for sample in samples]) / _SCALE)
 
-    usual, prior = np.log(_USUAL), np.full(len(_USUAL), _PRIOR)
-    if shaped.grid == LAUNCHES:
-        usual[0], prior[0] = 0.0, _SURE
+    low, high = np.log(_LOW), np.log(_HIGH)
+    usual, prior = _usual(shaped, low, known)
 
     def off(x: np.ndarray) -> np.ndarray:
         numbers = np.exp(x)
         compute, memory, overlap = numbers[_FIXED:]
         busy = either(computes / compute, memories / memory, 1 + overlap)
-        unusual = prior * (x[_FIXED:] - usual)  # decides what the commands leave open
+        unusual = prior * (x - usual)  # decides what the commands leave open
         errors = np.log((fixed @ numbers[:_FIXED] + busy + finish) / measured)
         return np.concatenate([trust * errors, unusual])
 
-    low, high = np.log(_LOW), np.log(_HIGH)
     fastest = 1e6 * measured.min()
     begins = itertools.product((1e-5, 1e-2), (0.05, 0.5)) if not rough else [(1e-3, 0.3)]
-    fits = []
+    firsts = []
     for item, compute in begins:
         some = fastest / 20
         waits = some, some, 0.01, 1e-3, some, 0.1
-        first = np.log([fastest / 2, item, 0.01, *waits, compute, 0.7, 1.0])
-        fits.append(
-            least_squares(
-                off,
-                np.clip(first, low + 1e-6, high - 1e-6),
-                bounds=(low, high),
-                loss="soft_l1",
-                f_scale=_SCALE,
-                max_nfev=20 if rough else 100,
-            )
+        firsts.append(np.log([fastest / 2, item, 0.01, *waits, compute, 0.7, 1.0]))
+    if known:
+        firsts.append(usual)
+    fits = [
+        least_squares(
+            off,
+            np.clip(first, low + 1e-6, high - 1e-6),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=_SCALE,
+            max_nfev=20 if rough else 100,
         )
+        for first in firsts
+    ]
     best = min(fits, key=lambda fit: fit.cost)
     found = dict(zip(_NUMBERS, (float(x) for x in np.exp(best.x)), strict=True))
     found["overlap"] += 1
@@ -368,6 +397,25 @@ def _fit_numbers(
         if not column.any():
             found[name] = 0.0
     return float(best.cost), replace(shaped, **found)  # type: ignore[arg-type]
+
+
+def _usual(
+    kind: RooflineClass, low: np.ndarray, known: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what numbers are drawn to, as logarithms, and how much of an error it is to differ.
+
+    Args:
+        known: whether the class has numbers that were fitted to the same kernels.
+    """
+    usual, prior = low.copy(), np.zeros(len(low))
+    usual[_FIXED:], prior[_FIXED:] = np.log(_USUAL), _PRIOR
+    if kind.grid == LAUNCHES:
+        usual[_FIXED], prior[_FIXED] = 0.0, _SURE
+    if known:
+        has = np.array([getattr(kind, name) for name in _NUMBERS])
+        has[-1] -= 1
+        usual, prior = np.log(np.maximum(has, np.exp(low))), np.full(len(low), _KNOWN)
+    return usual, prior
 
 
 def _finish(sample: Sample, kind: RooflineClass, device: Roofline) -> float:
