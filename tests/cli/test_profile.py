@@ -55,6 +55,24 @@ def test_a_profile_is_read_back(cli: Cli, mlp: Compiled, tmp_path: Path) -> None
     assert linear.params["m"] > 0 and linear.params["n"] > 0 and linear.params["k"] > 0
 
 
+def test_arrays_end_where_only_zeros_follow(tmp_path: Path) -> None:
+    texts = dict.fromkeys(("library", "node", "op", "module", "source"), "")
+    counts = dict.fromkeys(("index", "bytes_read", "bytes_written", "operations"), 0)
+    params = {"rank": 2, "element_size": 4, "shape": [3, 5], "x_strides": [0, 1]}
+    command = {"kernel": "copy", "seconds": 1.0, "params": params, **texts, **counts}
+    run = {"context": 0, "repeats": 1, "run_s": 1.0, "commands": [command]}
+    facts = {**run, **dict.fromkeys(("model", "method", "target", "device"), "")}
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(facts))
+    found = read_profile(file).commands[0].params
+    assert found["shape"] == (3, 5, 0, 0, 0, 0, 0, 0)[: len(found["shape"])]
+    assert len(found["shape"]) == len(found["x_strides"]) > 2 and sum(found["x_strides"]) == 1
+    for wrong in ([], [0] * 99, 3):
+        file.write_text(json.dumps({**facts, "commands": [{**command, "params": {"shape": wrong}}]}))
+        with pytest.raises(npusim.Error, match="no parameter 'shape' of that form"):
+            read_profile(file)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [

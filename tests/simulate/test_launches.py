@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from npusim.abi.kernels import KERNELS, Params
-from npusim.codegen.cuda import matmul_rules, tma_matmul
-from npusim.simulate.launches import busy_seconds, launch_of, stored_apart
+from npusim.codegen.cuda import convolutions, group_norms, matmul_rules, tma_matmul
+from npusim.simulate.forms import FEW_CHANNELS, LOOSE
+from npusim.simulate.launches import busy_seconds, form_in_launch, launch_of, stored_apart
 from npusim.simulate.roofline import command_time, work_of
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
@@ -62,6 +63,8 @@ def test_rounds_of_tiles_over_the_processors_are_in_it() -> None:
         ("attention", _fields("attention")),
         ("attention", _fields("attention", batch=1, heads=1, kv_heads=1, q_len=9, kv_len=9)),
         ("norm", _fields("norm", rows=4, size=4)),
+        ("group_norm", _fields("group_norm")),
+        ("group_norm", _fields("group_norm", batch=1, groups=2)),
     ],
 )
 def test_what_no_rule_estimates_has_no_time_of_tiles(stem: str, params: Params) -> None:
@@ -100,3 +103,72 @@ def test_a_class_of_launches_takes_its_arithmetic_from_the_rule() -> None:
     # What no rule estimates is as fast as the peak.
     empty = command_time(work_of("linear", _linear(0, 8, 8, FLOAT16), 500, 1), "linear", DEVICE)
     assert 1e6 * empty.compute == pytest.approx(500 / 1e6 / 0.5)
+
+
+def _image(channels: int, size: int, kernel: int, stride: int, batch: int = 1) -> Params:
+    """Returns a convolution of float16 to 64 channels, of an image whose channels lie apart."""
+    out = (size + 2 * (kernel // 2) - kernel) // stride + 1
+    area = size * size
+    return _fields(
+        "conv",
+        **{"batch": batch, "in_channels": channels, "out_channels": 64, "groups": 1},
+        **{"in_size": (1, size, size), "out_size": (1, out, out), "kernel": (1, kernel, kernel)},
+        **{"stride": (1, stride, stride), "dilation": (1, 1, 1), "pad": (0, *(kernel // 2,) * 2)},
+        **{"x_strides": (channels * area, area, 0, size, 1)},
+        **{"y_strides": (64 * out * out, 1, 0, 64 * out, 64)},
+        **{"x_dtype": FLOAT16, "w_dtype": FLOAT16, "y_dtype": FLOAT16},
+    )
+
+
+def test_patches_wait_for_their_lines_and_share_a_processor() -> None:
+    fit = convolutions._FIT.patches
+    # 64 by 64 points are 32 tiles, a block each; 3 by 3 windows fill 9 lines of 4: three steps.
+    # A patch has 30 lines of 20, which four warps ask for at once.
+    each = 8 * fit.load_us + 3 * fit.step_us + fit.tile_us
+    assert _busy("conv", _image(3, 64, 3, 1)) == pytest.approx(
+        3 * fit.weights_us + fit.wait_us + each
+    )
+    # Of sixteen images there are four blocks on a processor.
+    assert _busy("conv", _image(3, 64, 3, 1, 16)) == pytest.approx(
+        3 * fit.weights_us + fit.wait_us + 4 * each
+    )
+
+
+def test_windows_that_fit_into_no_block_are_computed_as_loose_factors() -> None:
+    small, large = _image(3, 64, 3, 1), _image(3, 64, 15, 8)
+    for params, form in ((small, FEW_CHANNELS), (large, LOOSE)):
+        launch = launch_of("conv", params)
+        assert form_in_launch("conv", FEW_CHANNELS, launch) == form
+        assert form_in_launch("conv", "packed", launch) == "packed"
+        assert work_of("conv", params, 1, 1).form == form
+        assert _busy("conv", params) is not None
+    assert form_in_launch("conv", FEW_CHANNELS, b"") == FEW_CHANNELS
+
+
+def _groups(channels: int, groups: int, spatial: int) -> Params:
+    strides = (channels * spatial, 1, channels)
+    return _fields(
+        "group_norm",
+        **{"batch": 1, "channels": channels, "groups": groups, "spatial": spatial},
+        **{"x_strides": strides, "y_strides": strides},
+        **{"x_dtype": FLOAT16, "w_dtype": FLOAT16, "y_dtype": FLOAT16},
+    )
+
+
+def test_a_block_walks_a_group_three_times() -> None:
+    fit = group_norms.GPU.group_norms
+    assert _busy("group_norm", _groups(64, 8, 100)) == pytest.approx(3 * 4 * fit.step_us)  # of 800
+
+
+def test_blocks_that_share_groups_put_their_moments_together() -> None:
+    fit = group_norms.GPU.group_norms
+    # 64 channels are 8 packs, of which 32 rows at once: 4,096 positions are 32 parts of 128.
+    params = _groups(64, 8, 4096)
+    launched = fit.second_us + fit.pass_us + 8 * fit.number_us
+    moments = 2 * (8 * fit.fold_us + fit.part_us)
+    assert _busy("group_norm", params) == pytest.approx(launched + moments)
+    silu = _busy("group_norm", {**params, "act": 34})
+    assert silu is not None and silu > launched + moments
+    # One group of all channels has eight times as many moments of a block.
+    single = _busy("group_norm", _groups(64, 1, 4096))
+    assert single == pytest.approx(launched + 2 * (64 * fit.fold_us + fit.part_us))

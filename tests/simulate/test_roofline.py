@@ -312,6 +312,38 @@ def test_what_lies_behind_the_caches_takes_longer_and_comes_ahead_in_a_run() -> 
     assert command_time(far, "linear", nowhere).start == pytest.approx(starts[2], rel=1e-12)
 
 
+def test_code_that_left_the_first_cache_is_fetched() -> None:
+    kind = replace(LINEAR, cool_us=0.5, cold_us=5.0)
+    device = replace(DEVICE, classes=(kind, OTHER), first_kib=32)
+    codes = (0, 32 << 10, 1 + (32 << 10), 1 << 20, 1 + (1 << 20))
+    works = [Work(1000, 1000, "float32", code=code) for code in codes]
+    starts = [1e6 * command_time(work, "linear", device).start for work in works]
+    assert [start - starts[0] for start in starts] == pytest.approx([0, 0, 0.5, 0.5, 5.5])
+    nowhere = replace(device, first_kib=0)
+    assert 1e6 * command_time(works[3], "linear", nowhere).start == pytest.approx(starts[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"lanes": 5}, "'lanes' is 5"), ({"wake_share": 1.5}, "'wake_share' is")]
+)
+def test_vectors_and_shares_that_there_are_not_are_refused(given: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(DEVICE, **given)
+
+
+def test_narrower_vectors_cut_work_into_other_tasks() -> None:
+    params = linear(130, 72, 840)
+    work = work_of("linear", params, *cost("linear", params))
+    kind = replace(LINEAR, grid="panels", pack_ns=1.0)
+    assert work.packed(kind) == 2 * 72 * 840  # rows by 120
+    wide = replace(DEVICE, cores=2, classes=(kind, OTHER))
+    narrow = work.on(replace(wide, lanes=8))
+    assert narrow.packed(kind) == 72 * 840  # and by 132
+    assert work.on(wide) is work
+    times = [command_time(work, "linear", replace(wide, lanes=n)).start for n in (16, 8)]
+    assert times[1] < times[0]
+
+
 def test_the_longest_item_ends_last_and_the_others_even_out() -> None:
     causal = Work(1, 1, "float16", groups=8, rows=64, depth=100, longest=190)
     kind = replace(LINEAR, tile_columns=1)

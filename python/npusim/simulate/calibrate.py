@@ -49,12 +49,12 @@ _CORE_SHARES = 0.5, 0.6, 0.7, 0.8  # of a memory's rate that one core reaches
 # Least and greatest numbers that are fitted, in the order of `_NUMBERS`.
 _NUMBERS = (
     *("start_us", "item_us", "step_ns", "cold_us", "far_us", "far_step_ns", "pack_ns"),
-    *("shared_us", "gather_ns", "compute_share", "memory_share", "overlap"),
+    *("shared_us", "gather_ns", "cool_us", "compute_share", "memory_share", "overlap"),
 )
-_FIXED = 9  # of them, which add up; the others say what is reached of the peaks
-_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
-# Latencies are short, and of overlap this is what is above 1.
-_HIGH = (1e4, 1e4, 1e3, 20.0, 5.0, 1e3, 1e2, 1e3, 1e2, 4.0, 4.0, 31.0)
+_FIXED = 10  # of them, which add up; the others say what is reached of the peaks
+_LOW = (1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-7, 1e-4, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3)
+# Latencies are short, one of a step no longer than memory's; of overlap this is what is above 1.
+_HIGH = (1e4, 1e4, 1e3, 20.0, 5.0, 100.0, 1e2, 1e3, 1e2, 5.0, 4.0, 4.0, 31.0)
 _USUAL = 0.5, 0.7, 1.0  # shares of compute and memory, and overlap above 1, of most kernels
 _PRIOR = 0.03  # an error, by which a number that is 2.7 times as large as usual counts
 _SURE = 0.1  # likewise, of how long a launch rule's tiles take, beside 1: these were measured
@@ -375,10 +375,10 @@ def _fit_numbers(
     firsts = []
     for item, compute in begins:
         some = fastest / 20
-        waits = some, some, 0.01, 1e-3, some, 0.1
+        waits = some, some, 0.01, 1e-3, some, 0.1, some
         firsts.append(np.log([fastest / 2, item, 0.01, *waits, compute, 0.7, 1.0]))
     if known:
-        firsts.append(usual)
+        firsts = [np.where(prior > 0, usual, first) for first in firsts[:1]]
     fits = [
         least_squares(
             off,
@@ -414,7 +414,8 @@ def _usual(
     if known:
         has = np.array([getattr(kind, name) for name in _NUMBERS])
         has[-1] -= 1
-        usual, prior = np.log(np.maximum(has, np.exp(low))), np.full(len(low), _KNOWN)
+        told = np.log(np.maximum(has, np.exp(low)))
+        usual, prior = told, np.where(told > low, _KNOWN, 0.0)  # what it lacks is open
     return usual, prior
 
 
@@ -453,7 +454,9 @@ def _columns(
         shared = 0 * shared
     ones = np.ones(len(samples))
     images = np.array([sum(1e6 * p.seconds for p in t.parts if p.due == "dram") for t in times])
-    fixed = 1e-6 * np.stack([ones, items, steps, cold, far, afar, packed, shared, images], 1)
+    cool = np.array([w.is_cool(device) for w in works], float)
+    every = ones, items, steps, cold, far, afar, packed, shared, images, cool
+    fixed = 1e-6 * np.stack(every, 1)
     compute, memory = (np.array([getattr(t, of) for t in times]) for of in ("compute", "memory"))
     return fixed, compute, memory
 

@@ -140,12 +140,11 @@ def caches_of(cpus: Path) -> list[tuple[int, int, int]]:
                 (index / name).read_text().strip()
                 for name in ("level", "size", "type", "shared_cpu_list")
             )
-            kib = int(size[:-1]) * _UNITS[size[-1]]
-            found[int(level), shared] = int(level), kib, _listed(shared)
+            one = int(level), int(size[:-1]) * _UNITS[size[-1]], _listed(shared)
         except (OSError, ValueError, KeyError, IndexError):
             continue  # a virtual machine may tell a part of it
-        if kind == "Instruction":
-            del found[int(level), shared]
+        if kind != "Instruction":
+            found[one[0], shared] = one
     return list(found.values())
 
 

@@ -204,6 +204,10 @@ class Work:
         """Tells whether an operand comes from behind all caches; without any, none does."""
         return 0 < device.caches < max((reach for _, reach in self.reuse), default=self.nbytes)
 
+    def is_cool(self, device: Roofline) -> bool:
+        """Tells whether its kernel's code has left a core's first cache; without one, never."""
+        return 0 < 1024 * device.first_kib < self.code
+
     def kind(self, stem: str, device: Roofline) -> RooflineClass:
         """Returns the class of the command."""
         return device.class_of(stem, self.rows, self.form, self.operations)
@@ -344,6 +348,7 @@ def _start_parts(
     """
     items = work.items(kind) * (uneven if kind.grid else device.cores / device.working)
     cold, far = work.code > device.caches, work.is_far(device)
+    cool = work.is_cool(device)
     steps = work.steps(kind)
     reached = 1e3 * device.peak(work.dtype).vector_tera_ops_per_second * kind.finish_share
     finish = 1 / reached if reached else 0.0  # nanoseconds
@@ -356,6 +361,7 @@ def _start_parts(
         StartPart("activations' multiply-adds", work.finish * uneven, finish, due="compute"),
         StartPart("gathered bytes", gathered * uneven, kind.gather_ns, due="dram"),
         StartPart("steps that wait for memory", far * steps, kind.far_step_ns),
+        StartPart("code out of the first cache", cool, 1e3 * kind.cool_us),
         StartPart("code out of caches", cold, 1e3 * kind.cold_us, afar=True),
         StartPart("operands out of caches", far, 1e3 * kind.far_us, afar=True),
     )

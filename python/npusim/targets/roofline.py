@@ -68,6 +68,7 @@ class RooflineClass:
             few rows wait for memory and have kernels of their own. 0: any number.
         step_ns: time of a step of those that follow one another in an item, which is not hidden.
         cold_us: more of the fixed time where caches no longer hold the kernel's code.
+        cool_us: likewise where a core's first cache no longer does, from a later one.
         hidden_us: of the fixed time that in a run passes while the commands before still run: a
             launch that is queued, operands that no other command writes and that come ahead.
         form: of operands (`simulate/forms.py`) that its commands have; empty: any. Which kernel
@@ -128,6 +129,7 @@ class RooflineClass:
     finish_share: float = 0.0
     gather_ns: float = 0.0
     shared_us: float = 0.0
+    cool_us: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses numbers that mean nothing; ValueError says which."""
@@ -185,6 +187,7 @@ class Roofline:
         wake_us: more of a run in which cores share a command: they sleep between runs.
         wake_share: of a run, that waking takes at most: between short ones nobody falls asleep.
         lanes: float32 of a vector, by which kernels cut their work: 16, 8 or 4.
+        first_kib: of a core's first cache, which holds the code of what ran just before; 0: none.
     """
 
     call_us: float
@@ -197,6 +200,7 @@ class Roofline:
     wake_us: float = 0.0
     wake_share: float = 0.03
     lanes: int = 16
+    first_kib: int = 0
 
     def __post_init__(self) -> None:
         """Refuses numbers that contradict each other; ValueError says which."""
