@@ -12,6 +12,7 @@ import pytest
 import npusim
 from npusim.profile.profile import Profile
 from npusim.profile.saved import profile_facts
+from npusim.simulate.machine import machine_of
 from tests.simulate.test_roofline import DEVICE, profiled
 
 from .conftest import Cli, Compiled
@@ -49,6 +50,49 @@ def test_the_answer_as_json(cli: Cli, tmp_path: Path) -> None:
     assert linear["fitted"] > 0 and linear["held_out"] > 0 and 0 <= linear["mean"] < 0.5
     (run,) = facts["runs"]
     assert run["error"] == pytest.approx(run["predicted"] / run["measured"] - 1)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Makes this machine another one; returns its description."""
+    told = "A processor, avx2, 4 threads"
+    rates = {"read": 40e9, "float32": 0.5e12}
+    machine = machine_of(told, rates, [(2, 512, 1), (3, 8192, 8)])
+    monkeypatch.setattr("npusim.simulate.machine.this_machine", lambda threads: machine)
+    return told
+
+
+def test_a_machine_without_profiles_is_described(cli: Cli, tmp_path: Path, here: str) -> None:
+    output = tmp_path / "mine.toml"
+    outcome = cli("calibrate", "--here", "-o", output)
+    assert outcome.code == 0, outcome.err
+    assert f"cpu as measured on {here}" in outcome.out and "held out" not in outcome.out
+    hardware = npusim.TargetConfig.named(str(output)).hardware
+    assert hardware is not None and hardware.roofline is not None
+    assert hardware.calibration.source == here
+    found = hardware.roofline
+    assert (found.cores, found.lanes, found.memory[0].kib) == (4, 8, 2048)
+    assert found.peak("float32").product_tera_ops_per_second == pytest.approx(0.5)
+
+
+def test_profiles_of_the_machine_are_fitted_to_as_well(
+    cli: Cli, tmp_path: Path, here: str
+) -> None:
+    layers = written(replace(profiled(DEVICE, 60, 1), device=here), tmp_path / "layers.json")
+    facts = cli("calibrate", layers, "--here", "-o", tmp_path / "mine.toml", "--json").json
+    assert facts["device"] == here
+    assert {one["name"]: one["fitted"] for one in facts["classes"]}["linear_loose"] > 0
+    other = written(profiled(DEVICE, 60, 1), tmp_path / "other.json")
+    refused = cli("calibrate", other, "--here", "-o", tmp_path / "mine.toml")
+    refused.refused("of 'device'", f"this machine is '{here}'", "on the machine that was profiled")
+
+
+def test_what_says_nothing_of_a_machine_is_refused(cli: Cli, tmp_path: Path) -> None:
+    output, layers = tmp_path / "mine.toml", tmp_path / "layers.json"
+    cli("calibrate", "-o", output).refused("Give profiles, or --here")
+    cli("calibrate", layers, "--threads", 2, "-o", output).refused("--threads goes with --here")
+    cli("calibrate", "--here", "--check", layers, "-o", output).refused("--check goes with profiles")
+    cli("calibrate", "--here", "--target", "h200", "-o", output).refused("--here describes a CPU")
 
 
 def test_what_cannot_be_fitted_is_refused(cli: Cli, mlp: Compiled, tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ FEW = {  # of a few commands in each half
     "matmul_unaligned": 0.14,
     "few": 0.145,
     "few_floats": 0.125,
-    "conv_patches": 0.22,
+    "conv_patches": 0.105,
     "conv_loose": 0.17,
     "attention_floats": 0.37,
-    "group_norm": 0.27,
+    "group_norm": 0.115,
     "reduce": 0.215,
     "softmax": 0.155,
     "softmax_across": 0.145,
@@ -93,7 +93,7 @@ def test_models_that_nothing_was_chosen_by_are_predicted_as_documented() -> None
     _, runs = held_out([], roofline("h200"), list(found.values()))
     errors = sorted(abs(run.error) for run in runs)
     assert len(errors) == len(GPU_UNSEEN)
-    assert sum(errors) / len(errors) <= 0.1 and errors[-4] <= 0.15
+    assert sum(errors) / len(errors) <= 0.07 and errors[-2] <= 0.15
     drawn = unseen_models(DRAWN)
     _, runs = held_out([], roofline("cpu"), list(drawn.values()))
     errors = sorted(abs(run.error) for run in runs)

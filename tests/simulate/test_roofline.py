@@ -632,6 +632,22 @@ def test_held_out_errors_are_those_of_unseen_commands() -> None:
     assert 0.1 < error.mean < 0.6  # of lognormal noise of 0.3, no fit gets rid
 
 
+def test_few_commands_leave_numbers_of_the_same_kernels_near_where_they_are() -> None:
+    pytest.importorskip("scipy")
+    truth = replace(DEVICE, call_us=0.0)
+    start = replace(truth, classes=(replace(LINEAR, compute_share=0.4, start_us=2.5), OTHER))
+    few, others = profiled(truth, 16, 1, noise=0.4), profiled(truth, 60, 3)
+
+    def off(known: bool) -> float:
+        found = calibrate([few], start, known=known).roofline
+        fitted = found.classes[0]
+        assert not known or (fitted.tile_rows, fitted.tile_columns) == (16, 64)
+        (one,), _ = held_out([others], found, [], unseen=True)
+        return one.mean
+
+    assert off(known=True) < off(known=False)
+
+
 def test_what_cannot_be_fitted_is_refused_or_kept() -> None:
     pytest.importorskip("scipy")
     truth = replace(DEVICE, call_us=0.0)
