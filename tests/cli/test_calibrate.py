@@ -75,9 +75,7 @@ def test_a_machine_without_profiles_is_described(cli: Cli, tmp_path: Path, here:
     assert found.peak("float32").product_tera_ops_per_second == pytest.approx(0.5)
 
 
-def test_profiles_of_the_machine_are_fitted_to_as_well(
-    cli: Cli, tmp_path: Path, here: str
-) -> None:
+def test_profiles_of_the_machine_are_fitted_to_as_well(cli: Cli, tmp_path: Path, here: str) -> None:
     layers = written(replace(profiled(DEVICE, 60, 1), device=here), tmp_path / "layers.json")
     facts = cli("calibrate", layers, "--here", "-o", tmp_path / "mine.toml", "--json").json
     assert facts["device"] == here
@@ -91,7 +89,9 @@ def test_what_says_nothing_of_a_machine_is_refused(cli: Cli, tmp_path: Path) -> 
     output, layers = tmp_path / "mine.toml", tmp_path / "layers.json"
     cli("calibrate", "-o", output).refused("Give profiles, or --here")
     cli("calibrate", layers, "--threads", 2, "-o", output).refused("--threads goes with --here")
-    cli("calibrate", "--here", "--check", layers, "-o", output).refused("--check goes with profiles")
+    cli("calibrate", "--here", "--check", layers, "-o", output).refused(
+        "--check goes with profiles"
+    )
     cli("calibrate", "--here", "--target", "h200", "-o", output).refused("--here describes a CPU")
 
 

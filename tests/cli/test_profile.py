@@ -68,7 +68,9 @@ def test_arrays_end_where_only_zeros_follow(tmp_path: Path) -> None:
     assert found["shape"] == (3, 5, 0, 0, 0, 0, 0, 0)[: len(found["shape"])]
     assert len(found["shape"]) == len(found["x_strides"]) > 2 and sum(found["x_strides"]) == 1
     for wrong in ([], [0] * 99, 3):
-        file.write_text(json.dumps({**facts, "commands": [{**command, "params": {"shape": wrong}}]}))
+        file.write_text(
+            json.dumps({**facts, "commands": [{**command, "params": {"shape": wrong}}]})
+        )
         with pytest.raises(npusim.Error, match="no parameter 'shape' of that form"):
             read_profile(file)
 

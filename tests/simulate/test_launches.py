@@ -111,12 +111,21 @@ def _image(channels: int, size: int, kernel: int, stride: int, batch: int = 1) -
     area = size * size
     return _fields(
         "conv",
-        **{"batch": batch, "in_channels": channels, "out_channels": 64, "groups": 1},
-        **{"in_size": (1, size, size), "out_size": (1, out, out), "kernel": (1, kernel, kernel)},
-        **{"stride": (1, stride, stride), "dilation": (1, 1, 1), "pad": (0, *(kernel // 2,) * 2)},
-        **{"x_strides": (channels * area, area, 0, size, 1)},
-        **{"y_strides": (64 * out * out, 1, 0, 64 * out, 64)},
-        **{"x_dtype": FLOAT16, "w_dtype": FLOAT16, "y_dtype": FLOAT16},
+        batch=batch,
+        in_channels=channels,
+        out_channels=64,
+        groups=1,
+        in_size=(1, size, size),
+        out_size=(1, out, out),
+        kernel=(1, kernel, kernel),
+        stride=(1, stride, stride),
+        dilation=(1, 1, 1),
+        pad=(0, *(kernel // 2,) * 2),
+        x_strides=(channels * area, area, 0, size, 1),
+        y_strides=(64 * out * out, 1, 0, 64 * out, 64),
+        x_dtype=FLOAT16,
+        w_dtype=FLOAT16,
+        y_dtype=FLOAT16,
     )
 
 
@@ -149,9 +158,15 @@ def _groups(channels: int, groups: int, spatial: int) -> Params:
     strides = (channels * spatial, 1, channels)
     return _fields(
         "group_norm",
-        **{"batch": 1, "channels": channels, "groups": groups, "spatial": spatial},
-        **{"x_strides": strides, "y_strides": strides},
-        **{"x_dtype": FLOAT16, "w_dtype": FLOAT16, "y_dtype": FLOAT16},
+        batch=1,
+        channels=channels,
+        groups=groups,
+        spatial=spatial,
+        x_strides=strides,
+        y_strides=strides,
+        x_dtype=FLOAT16,
+        w_dtype=FLOAT16,
+        y_dtype=FLOAT16,
     )
 
 

@@ -13,7 +13,9 @@ from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
 PANELS = RooflineClass(
     *("panels", ("gemm",), 1.0, 0.9, 0.8, 2.0, 0.4, 1, 16, True),
-    **{"grid": "panels", "item_rows": 6, "item_columns": 64},
+    grid="panels",
+    item_rows=6,
+    item_columns=64,
 )
 VECTORS = replace(PANELS, name="vectors", stems=("matmul",), grid="blocks", item_columns=16)
 OTHER = RooflineClass("other", (), 1.0, 0.5, 0.5, 2.0, 0.3, 1, 1, False)

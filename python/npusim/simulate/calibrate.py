@@ -399,9 +399,7 @@ def _fit_numbers(
     return float(best.cost), replace(shaped, **found)  # type: ignore[arg-type]
 
 
-def _usual(
-    kind: RooflineClass, low: np.ndarray, known: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _usual(kind: RooflineClass, low: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns what numbers are drawn to, as logarithms, and how much of an error it is to differ.
 
     Args:
