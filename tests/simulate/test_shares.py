@@ -23,14 +23,25 @@ POINTS = {
     (36, 16, 128, 256): 2, (36, 784, 32, 176): 40, (16, 49, 112, 48): 2, (36, 49, 304, 48): 4,
     (36, 256, 64, 192): 14, (16, 16, 16, 16): 1,
 }  # fmt: skip
-CASES = [("panels", *case) for case in PANELS.items()]
-CASES += [("blocks", *case) for case in BLOCKS.items()]
-CASES += [("points", *case) for case in POINTS.items()]
+# The same shapes with vectors of 8 floats; of blocks there are as many.
+NARROW_PANELS = dict(zip(PANELS, (2, 2, 5, 2, 7, 32, 44, 2, 1, 48, 8), strict=True))
+NARROW_POINTS = dict(zip(POINTS, (7, 3, 3, 4, 4, 49, 4, 4, 16, 1), strict=True))
+CASES = [
+    (grid, sizes, tasks, lanes)
+    for lanes, told in (
+        (16, {"panels": PANELS, "blocks": BLOCKS, "points": POINTS}),
+        (8, {"panels": NARROW_PANELS, "blocks": BLOCKS, "points": NARROW_POINTS}),
+    )
+    for grid, cases in told.items()
+    for sizes, tasks in cases.items()
+]
 
 
-@pytest.mark.parametrize(("grid", "sizes", "tasks"), CASES)
-def test_tasks_are_the_kernels(grid: str, sizes: tuple[int, int, int, int], tasks: int) -> None:
-    found = tasks_of(grid, *sizes)
+@pytest.mark.parametrize(("grid", "sizes", "tasks", "lanes"), CASES)
+def test_tasks_are_the_kernels(
+    grid: str, sizes: tuple[int, int, int, int], tasks: int, lanes: int
+) -> None:
+    found = tasks_of(grid, *sizes, lanes)
     assert len(found) == tasks and min(found) > 0
     groups, rows, columns, _ = sizes
     covered = groups * rows * columns if grid == "blocks" else rows * -(-columns // 16)
