@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.calibration import roofline
+from npusim.cli.calibrate import this_machine
 from npusim.profile.profile import Profile
 from npusim.profile.saved import read_profile
 from npusim.simulate.calibrate import calibrate, held_out
-from npusim.simulate.machine import Machine, described, this_machine
+from npusim.simulate.machine import Machine, described
 from npusim.targets.roofline import Roofline
 
 GOAL = 0.15

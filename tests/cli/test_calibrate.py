@@ -58,7 +58,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
     told = "A processor, avx2, 4 threads"
     rates = {"read": 40e9, "float32": 0.5e12}
     machine = machine_of(told, rates, [(2, 512, 1), (3, 8192, 8)])
-    monkeypatch.setattr("npusim.simulate.machine.this_machine", lambda threads: machine)
+    monkeypatch.setattr("npusim.cli.calibrate.this_machine", lambda threads: machine)
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from npusim.cli.answer import Answer, Verb, duration, table
 from npusim.cli.artifact import readable
 from npusim.errors import TargetConstraintError
 from npusim.files import write_atomic
+
+if TYPE_CHECKING:
+    from npusim.simulate.machine import Machine
 
 _PROFILE = click.Path(path_type=Path)
 
@@ -53,7 +57,7 @@ def calibrate(
     from npusim.profile.saved import read_profile
     from npusim.simulate.calibrate import Calibration, target_file
     from npusim.simulate.calibrate import calibrate as fit
-    from npusim.simulate.machine import described, this_machine
+    from npusim.simulate.machine import described
 
     if not profiles and not here:
         raise click.UsageError("Give profiles, or --here for a target of this machine without any.")
@@ -120,6 +124,15 @@ def calibrate(
         f"{output}: {target} as measured on {found.devices[0]}",
     ]
     return Answer(facts, lines)
+
+
+def this_machine(threads: int | None) -> Machine:
+    """Measures this machine's CPU, in some seconds; by default with a thread a physical core."""
+    from npusim.runtime import Device
+    from npusim.simulate.machine import CPUS, caches_of, machine_of
+
+    device = Device("cpu", threads=threads)
+    return machine_of(device.description, device.measure_rates(), caches_of(CPUS))
 
 
 def _percent(share: float) -> str:

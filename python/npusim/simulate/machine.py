@@ -16,11 +16,10 @@ from pathlib import Path
 
 from npusim.errors import Error
 from npusim.profile.roofline import READ
-from npusim.runtime import Device
 from npusim.simulate.shares import BLOCKS, sizes_for
 from npusim.targets.roofline import MemoryLevel, Peak, Roofline, RooflineClass
 
-_CPUS = Path("/sys/devices/system/cpu")
+CPUS = Path("/sys/devices/system/cpu")  # where Linux tells their caches
 _FLOAT32 = "float32"
 _LANES = {"avx512": 16, "avx2": 8}  # float32 of a vector, by what an instruction set begins with
 _OTHERS = 4
@@ -45,19 +44,6 @@ class Machine:
     lanes: int
     rates: Mapping[str, float]
     caches: tuple[int, ...]
-
-
-def this_machine(threads: int | None = None) -> Machine:
-    """Measures this machine, in some seconds.
-
-    Args:
-        threads: workers; by default one a physical core.
-
-    Raises:
-        Error: the rates cannot be measured here.
-    """
-    device = Device("cpu", threads=threads)
-    return machine_of(device.description, device.measure_rates(), caches_of(_CPUS))
 
 
 def machine_of(

@@ -72,8 +72,8 @@ def busy_microseconds(p: Params, config: LaunchConfig) -> float:
         lanes //= 2
     turns = 2 * blocks(tile_groups, _BLOCK // lanes)  # once for means, once for squares
     passes = rounds * blocks(blocks(spatial, parts), rows * _UNROLL)
-    finish = pack * _UNROLL * activation_multiply_adds(as_int(p, "act"))
-    finish *= _BLOCK * PROCESSORS / GPU.processors.instructions_per_us
+    finished = pack * _UNROLL * activation_multiply_adds(as_int(p, "act"))
+    finish = finished * _BLOCK * PROCESSORS / GPU.processors.instructions_per_us
     moments = turns * (
         blocks(rows * each, lanes) * fit.fold_us + blocks(parts, lanes) * fit.part_us
     )
