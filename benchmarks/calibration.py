@@ -162,8 +162,9 @@ GPU_COMPARED = {
 }
 GPU_UNSEEN_SAYS = (
     "models that nothing was chosen by**. Batches of 8, drawn from those whose speed was measured; "
-    "looked at once, when classes and numbers stood fast. Commands of all of them by class, "
-    "none of which was fitted to."
+    "looked at once, when classes and numbers stood fast, and again when patches and group norms "
+    "had rules; numbers of patches were fitted to half of their commands here, by which it is no "
+    "longer true of these. Commands of all of them by class."
 )
 GPU_COMPARED_SAYS = (
     "Models by eights in float16 that no number was fitted to either, but whose misses with the "
