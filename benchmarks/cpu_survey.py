@@ -77,7 +77,7 @@ def survey(named: str, seconds: float, precision: str) -> dict[str, Any]:
 
 def _first(outputs: Any) -> np.ndarray:
     while not hasattr(outputs, "shape"):
-        outputs = outputs[0]
+        outputs = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs[0]
     return np.asarray(outputs.float() if isinstance(outputs, torch.Tensor) else outputs)
 
 

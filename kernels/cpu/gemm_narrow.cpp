@@ -11,7 +11,7 @@ namespace {
 
 using Params = abi::GemmParams;
 
-constexpr bool kPermutesTwo = kLanes == 16;
+constexpr bool kPermutesTwo = kLanes >= 8;
 constexpr int64_t kMostColumns = 8;
 constexpr int64_t kSmall = int64_t{1} << 14;  // rows not worth a second worker
 constexpr int64_t kTasks = 32;
@@ -49,6 +49,10 @@ struct Scratch {
 [[maybe_unused]] inline Vec picked([[maybe_unused]] const float* p, [[maybe_unused]] IVec order) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_permutex2var_ps((__m512)load(p), (__m512i)order, (__m512)load(p + kLanes));
+#elif defined(__AVX2__)
+  const __m256 low = _mm256_permutevar8x32_ps((__m256)load(p), (__m256i)order);
+  const __m256 high = _mm256_permutevar8x32_ps((__m256)load(p + kLanes), (__m256i)order);
+  return (Vec)_mm256_blendv_ps(low, high, (__m256)(order << 28));  // bit 3: of the second
 #else
   return Vec{};  // never called: no product is narrow
 #endif

@@ -64,6 +64,16 @@ constexpr int tile_rows(int) {
 }
 #endif
 inline constexpr int kMaxTileRows = 8;
+// Where a panel is two vectors: a last one of which no more than one has columns is multiplied by
+// that alone, for more rows at a time, and one or two rows, whose sums of one panel would wait for
+// each other, are multiplied by several panels at once.
+inline constexpr bool kPairsOfVectors = kTilePanels == 1 && kPanelVecs == 2;
+inline constexpr int kHalfTileRows = 8;  // their pointers fill the general registers
+constexpr int widest_group(int64_t rows) {
+  if (kPairsOfVectors && rows == 1) return 4;
+  if (kPairsOfVectors && rows == 2) return 2;
+  return kTilePanels;
+}
 // Whether a tile reads 16-bit weights as they are stored. Widening takes two instructions a vector
 // and none of the two units that multiply and add; six rows leave that much time.
 inline constexpr bool kWidensInTile = kLanes == 8;
@@ -71,6 +81,11 @@ inline constexpr bool kWidensInTile = kLanes == 8;
 // long before memory has brought another one.
 inline constexpr int kFetchTiles = kTilePanels == 1 ? 4 : 1;
 inline constexpr int kSumsStride = kTilePanels * kPanel;
+// Floats from a row of sums of V vectors to the next, and all sums of the few rows above.
+constexpr int sums_stride(int vectors) {
+  return std::max(kSumsStride, vectors * kLanes);
+}
+inline constexpr int64_t kFewSums = kPairsOfVectors ? 4 * kPanel : 0;
 
 // Row r is at[r][0 … run), at[stride + r][0 … run), …: one run a tap.
 struct Rows {
@@ -136,7 +151,7 @@ struct Tile {
   int64_t taps, begin, run;
   const void* b;  // of the tile's first panel
   int64_t panel_stride;
-  float* sums;                     // [rows][kSumsStride]
+  float* sums;                     // [rows][sums_stride(…)]
   bool add_to_sums;                // continue from sums instead of zero
   const LinearOutput* output;      // nullptr: leave the result in sums
   const Element* zeros = nullptr;  // as of Rows
@@ -223,27 +238,33 @@ inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
 
 // Rows of bfloat16 panels are widened to the lower halves of both vectors and to the upper ones, by
 // an instruction each; `in_order` puts columns, or sums of them, into their order and back.
-template <typename B>
-inline constexpr bool kInHalves = kWidensInTile && std::is_same_v<B, bfloat16>;
+template <typename B, int V>
+inline constexpr bool kInHalves =
+    kWidensInTile && V % kPanelVecs == 0 && std::is_same_v<B, bfloat16>;
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-inline void load_halves(const bfloat16* b, Vec (&row)[2]) {
+inline void load_halves(const bfloat16* b, Vec* row) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b));
   row[0] = (Vec)_mm256_unpacklo_epi16(__m256i{}, halves);
   row[1] = (Vec)_mm256_unpackhi_epi16(__m256i{}, halves);
 }
-inline void in_order(Vec (&sums)[2]) {
-  const __m256 a = (__m256)sums[0], b = (__m256)sums[1];
-  sums[0] = (Vec)_mm256_permute2f128_ps(a, b, 0x20);
-  sums[1] = (Vec)_mm256_permute2f128_ps(a, b, 0x31);
+template <int V>
+inline void in_order(Vec (&sums)[V]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < V; v += 2) {
+    const __m256 a = (__m256)sums[v], b = (__m256)sums[v + 1];
+    sums[v] = (Vec)_mm256_permute2f128_ps(a, b, 0x20);
+    sums[v + 1] = (Vec)_mm256_permute2f128_ps(a, b, 0x31);
+  }
 }
 #endif
 
 // A row of panels that are `stride` apart, widened, in the order that sums are kept in.
 template <int V, typename B>
 inline void load_row(const B* b, int64_t stride, Vec (&row)[V]) {
-  if constexpr (kInHalves<B>) {
-    load_halves(b, row);
+  if constexpr (kInHalves<B, V>) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v += kPanelVecs) load_halves(b + v / kPanelVecs * stride, row + v);
   } else {
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
@@ -348,16 +369,16 @@ inline void add_zeros(const Tile& tile, const B* b, const char*& soon, Vec (&acc
   }
 }
 
-template <int R, int P, typename B>
+template <int R, int V, typename B>
 [[gnu::noinline]] void multiply_tile(const Tile& tile) {
-  constexpr int V = P * kPanelVecs;
+  constexpr int kStride = sums_stride(V);
   Vec acc[R][V] = {};
   if (tile.add_to_sums) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kSumsStride + v * kLanes);
-      if constexpr (kInHalves<B>) in_order(acc[r]);
+      for (int v = 0; v < V; ++v) acc[r][v] = load(tile.sums + r * kStride + v * kLanes);
+      if constexpr (kInHalves<B, V>) in_order(acc[r]);
     }
   }
   const B* panel = static_cast<const B*>(tile.b);
@@ -374,7 +395,7 @@ template <int R, int P, typename B>
     for (int r = 0; r < R; ++r) a[r] = at[r] + tile.begin;
     add_products<R, V>(tile, a, b, soon, acc);
   }
-  if constexpr (kInHalves<B>) {
+  if constexpr (kInHalves<B, V>) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) in_order(acc[r]);
   }
@@ -383,38 +404,45 @@ template <int R, int P, typename B>
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(sums + r * kSumsStride + v * kLanes, acc[r][v]);
+    for (int v = 0; v < V; ++v) store(sums + r * kStride + v * kLanes, acc[r][v]);
   }
 }
 
 using TileFunction = void (*)(const Tile&);
 
-template <typename B, int P, int... R>
+template <typename B, int V, int... R>
 constexpr TileFunction pick_tile(int rows, std::integer_sequence<int, R...>) {
-  constexpr TileFunction functions[] = {multiply_tile<R + 1, P, B>...};
+  constexpr TileFunction functions[] = {multiply_tile<R + 1, V, B>...};
   return functions[rows - 1];
 }
 
 template <typename B>
-inline TileFunction tile_function(int rows, int panels) {
+inline TileFunction tile_function(int rows, int vectors) {
   const auto pick = [rows]<int P>(std::integral_constant<int, P>) {
-    return pick_tile<B, P>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
+    return pick_tile<B, P * kPanelVecs>(rows, std::make_integer_sequence<int, tile_rows(P)>{});
   };
+  if constexpr (kPairsOfVectors) {
+    if (vectors == 1) {
+      return pick_tile<B, 1>(rows, std::make_integer_sequence<int, kHalfTileRows>{});
+    }
+    if (vectors > 4) return vectors == 8 ? multiply_tile<1, 8, B> : multiply_tile<1, 6, B>;
+    if (vectors == 4) return rows == 2 ? multiply_tile<2, 4, B> : multiply_tile<1, 4, B>;
+  }
   if constexpr (kTilePanels > 1) {
-    if (panels == 4) return pick(std::integral_constant<int, 4>{});
-    if (panels == 3) return pick(std::integral_constant<int, 3>{});
-    if (panels == 2) return pick(std::integral_constant<int, 2>{});
+    if (vectors == 4 * kPanelVecs) return pick(std::integral_constant<int, 4>{});
+    if (vectors == 3 * kPanelVecs) return pick(std::integral_constant<int, 3>{});
+    if (vectors == 2 * kPanelVecs) return pick(std::integral_constant<int, 2>{});
   }
   return pick(std::integral_constant<int, 1>{});
 }
 
 // Of tiles that multiply by a B as stored in `dtype`, or widened.
 template <bool InTile = kWidensInTile>
-inline TileFunction tile_function(int rows, int panels, [[maybe_unused]] int32_t dtype) {
+inline TileFunction tile_function(int rows, int vectors, [[maybe_unused]] int32_t dtype) {
   if constexpr (InTile) {
-    return with_float_type(dtype, [=]<typename B>(B) { return tile_function<B>(rows, panels); });
+    return with_float_type(dtype, [=]<typename B>(B) { return tile_function<B>(rows, vectors); });
   } else {
-    return tile_function<Element>(rows, panels);
+    return tile_function<Element>(rows, vectors);
   }
 }
 
@@ -522,7 +550,7 @@ class KBlocks {
 inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
   const int64_t kept =
       KBlocks(taps, run).count() > 1 ? rows : std::min<int64_t>(rows, kMaxTileRows);
-  return kept * kSumsStride;
+  return std::max(kept * kSumsStride, kFewSums);
 }
 
 // Elements that the panels of a B need that has none.
@@ -631,12 +659,14 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
                            const Output* out, float* sums, const char* next) {
   const int64_t column = panel * kPanel;
   const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
-  const bool in_registers = out && columns == panels * kPanel && finishes_in_registers(*out);
+  const bool half = kPairsOfVectors && out && columns <= kLanes;
+  const int vectors = half ? 1 : panels * kPanelVecs;
+  const bool in_registers = out && columns == vectors * kLanes && finishes_in_registers(*out);
   const bool widens = b.dtype != kElement && !kWidensInTile;
   const auto* data = static_cast<const char*>(b.data);
   const int64_t row_bytes = kPanel * element_size(b.dtype);
   const KBlocks blocks(a.taps, a.run);
-  const Split tiles(a.count, tile_rows(panels));
+  const Split tiles(a.count, half ? kHalfTileRows : tile_rows(panels));
   for (int64_t i = 0; i < blocks.count(); ++i) {
     const KBlock block = blocks[i];
     const bool last = i + 1 == blocks.count();
@@ -677,9 +707,14 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
         linear = linear_output(*out, row, column);
         tile.output = &linear;
       }
-      tile_function(static_cast<int>(rows), panels, b.dtype)(tile);
+      tile_function(static_cast<int>(rows), vectors, b.dtype)(tile);
       if (tile.output && !has_range(*out)) activate_rows(*out, row, rows, column, columns);
-      if (last && out && !in_registers) finish_sums(*out, row, rows, column, columns, tile.sums);
+      if (!last || !out || in_registers) continue;
+      if (sums_stride(vectors) == kSumsStride) {
+        finish_sums(*out, row, rows, column, columns, tile.sums);
+      } else {
+        finish(*out, row, rows, column, columns, tile.sums, sums_stride(vectors));
+      }
     }
   }
 }
@@ -687,7 +722,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
 // out = finish(A · B) for the columns of panels [begin, end). `sums`: sums_floats(…) floats.
 inline void multiply_rows(const Rows& a, const Panels& b, int64_t begin, int64_t end,
                           const Output& out, float* sums) {
-  const Split groups(end - begin, kTilePanels);
+  const Split groups(end - begin, widest_group(a.count));
   for (int64_t g = 0; g < groups.parts; ++g) {
     const int64_t panel = begin + groups.begin(g);
     const int64_t panel_end = begin + groups.begin(g + 1);

@@ -55,6 +55,12 @@ inline IVec load_mask(const int64_t* p) {
   const __mmask8 first = _mm512_test_epi64_mask(low, low);
   const __mmask8 second = _mm512_test_epi64_mask(high, high);
   return (IVec)_mm512_movm_epi32(_mm512_kunpackb(second, first));
+#elif defined(__AVX2__)
+  const __m256i* at = reinterpret_cast<const __m256i*>(p);
+  const __m256i first = _mm256_cmpeq_epi64(_mm256_loadu_si256(at), __m256i{});
+  const __m256i second = _mm256_cmpeq_epi64(_mm256_loadu_si256(at + 1), __m256i{});
+  const __m256 halves = _mm256_shuffle_ps((__m256)first, (__m256)second, 0x88);
+  return ~(IVec)_mm256_permute4x64_epi64((__m256i)halves, 0xD8);
 #else
   using Narrow = VectorOf<int32_t, kDoubles>;
   using Wide = VectorOf<int64_t, kDoubles>::unaligned;
@@ -69,6 +75,12 @@ inline IVec load_mask(const int64_t* p) {
 #endif
 }
 inline void store_mask(int64_t* p, IVec mask) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i bits = (__m256i)(mask & 1);
+  __m256i* to = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(to, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(bits)));
+  _mm256_storeu_si256(to + 1, _mm256_cvtepi32_epi64(_mm256_extracti128_si256(bits, 1)));
+#else
   using Narrow = VectorOf<int32_t, kDoubles>;
   using Wide = VectorOf<int64_t, kDoubles>::unaligned;
   int32_t lanes[kLanes];
@@ -79,6 +91,7 @@ inline void store_mask(int64_t* p, IVec mask) {
     *reinterpret_cast<Wide*>(p + i) =
         __builtin_convertvector(static_cast<typename Narrow::type>(half), LVec);
   }
+#endif
 }
 
 // The opcode as a compile-time constant, so that the loop inside f is the operation's own.
