@@ -132,6 +132,7 @@ struct LinearOutput {
   const float* residual;
   const int64_t* r_rows;
   Range range;
+  int64_t last = 0;  // columns of the last vector, where that is not whole
 };
 
 inline LinearOutput linear_output(const Output& out, int64_t row, int64_t column) {
@@ -219,8 +220,63 @@ inline bool finishes_in_registers(const Output& out) {
   return is_plain(out);
 }
 
+// Stores the first n < kLanes floats of v: in three pieces, as a masked store takes as long as a
+// dozen of them on some processors.
+[[maybe_unused]] inline void store_few(float* y, Vec v, int64_t n) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  __m128 left = _mm256_castps256_ps128((__m256)v);
+  if (n & 4) {
+    _mm_storeu_ps(y, left);
+    left = _mm256_extractf128_ps((__m256)v, 1);
+    y += 4;
+  }
+  if (n & 2) {
+    _mm_storel_pi(reinterpret_cast<__m64*>(y), left);
+    left = _mm_movehl_ps(left, left);
+    y += 2;
+  }
+  if (n & 1) _mm_store_ss(y, left);
+#else
+  store_part(y, v, n);
+#endif
+}
+
+// As below, of a last vector that has out.last columns.
+template <int R, int V>
+[[gnu::noinline]] void finish_part(const Vec (&acc)[R][V], const LinearOutput& out) {
+  const Vec lo = broadcast(out.range.lo), hi = broadcast(out.range.hi);
+  constexpr int kLast = (V - 1) * kLanes;
+  const Vec bias = out.bias ? load_part(out.bias + kLast, out.last) : broadcast(-0.0F);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    float* y = out.y + out.y_rows[r];
+    const float* residual = out.residual ? out.residual + out.r_rows[r] : nullptr;
+#pragma GCC unroll 8
+    for (int v = 0; v < V - 1; ++v) {
+      Vec sum = acc[r][v];
+      if (out.bias) sum += load(out.bias + v * kLanes);
+      if (residual) sum += load(residual + v * kLanes);
+      store(y + v * kLanes, clamp(sum, lo, hi));
+    }
+    Vec sum = acc[r][V - 1] + bias;  // -0 changes no sum
+    if (residual) sum += load_part(residual + kLast, out.last);
+    store_few(y + kLast, clamp(sum, lo, hi), out.last);
+  }
+}
+
 template <int R, int V>
 inline void finish_tile(const Vec (&acc)[R][V], const LinearOutput& out) {
+  if constexpr (kPairsOfVectors && V <= kPanelVecs) {
+    if (out.last > 0) {
+      Vec sums[R][V];  // a copy, so that acc itself need not lie in memory
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) sums[r][v] = acc[r][v];
+      }
+      return finish_part(sums, out);
+    }
+  }
   const Vec lo = broadcast(out.range.lo), hi = broadcast(out.range.hi);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -661,7 +717,10 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
   const int64_t columns = out ? std::min<int64_t>(panels * kPanel, out->columns - column) : 0;
   const bool half = kPairsOfVectors && out && columns <= kLanes;
   const int vectors = half ? 1 : panels * kPanelVecs;
-  const bool in_registers = out && columns == vectors * kLanes && finishes_in_registers(*out);
+  const bool whole = columns == vectors * kLanes;
+  const bool finishes_part = kPairsOfVectors && vectors <= kPanelVecs &&
+                             columns > (vectors - 1) * kLanes && out && has_range(*out);
+  const bool in_registers = out && (whole || finishes_part) && finishes_in_registers(*out);
   const bool widens = b.dtype != kElement && !kWidensInTile;
   const auto* data = static_cast<const char*>(b.data);
   const int64_t row_bytes = kPanel * element_size(b.dtype);
@@ -705,6 +764,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
       }
       if (last && in_registers) {
         linear = linear_output(*out, row, column);
+        if (!whole) linear.last = columns % kLanes;
         tile.output = &linear;
       }
       tile_function(static_cast<int>(rows), vectors, b.dtype)(tile);

@@ -83,7 +83,11 @@ abi::GemmParams plain(int64_t m, int64_t n, int64_t k) {
 
 void test_shapes(const TestedIsa& isa, std::mt19937& random) {
   for (int64_t m = 1; m <= 20; ++m) {
-    for (const int64_t n : {1, 15, 16, 17, 33, 64, 81}) test_product(isa, plain(m, n, 37), random);
+    for (const int64_t n : {1, 5, 8, 15, 16, 17, 24, 33, 64, 81})
+      test_product(isa, plain(m, n, 37), random);
+  }
+  for (int64_t n = 1; n <= 9; ++n) {  // whose rows share vectors
+    for (int64_t k = 1; k <= 9; ++k) test_product(isa, plain(19, n, k), random);
   }
   for (const int64_t k : {0, 1, 255, 256, 257, 513, 1200}) {
     test_product(isa, plain(13, 70, k), random);
@@ -138,16 +142,23 @@ void test_random(const TestedIsa& isa, std::mt19937& random) {
 // A NaN stays one, through every range.
 void test_nan(const TestedIsa& isa, std::mt19937& random) {
   for (const abi::Opcode act : {abi::Opcode::kCopy, abi::Opcode::kRelu, abi::Opcode::kClamp}) {
-    abi::GemmParams p = plain(3, 16, 4);
-    p.act = static_cast<int32_t>(act);
-    p.act_hi = 6;
-    const Operand w = random_operand(0, p.n * p.k, random);
-    std::vector<Operand> operands{random_operand(0, p.m * p.k, random), pack(isa, w, p, random),
-                                  random_operand(0, p.m * p.n, random)};
-    const float nan = NAN;
-    std::memcpy(operands[0].bytes.data(), &nan, 4);
-    run_kernel(isa["gemm"], p, operands, random);
-    expect(std::isnan(values_of(operands[2], 0)[0]), describe(isa, p), "lost a NaN");
+    for (const auto& [m, n] : {std::pair{3, 16}, {3, 5}, {1, 70}, {2, 40}}) {
+      abi::GemmParams p = plain(m, n, 4);
+      p.act = static_cast<int32_t>(act);
+      p.act_hi = 6;
+      const Operand w = random_operand(0, p.n * p.k, random);
+      std::vector<Operand> operands{random_operand(0, p.m * p.k, random), pack(isa, w, p, random),
+                                    random_operand(0, p.m * p.n, random)};
+      const float nan = NAN;
+      std::memcpy(operands[0].bytes.data(), &nan, 4);
+      run_kernel(isa["gemm"], p, operands, random);
+      const std::vector<double> y = values_of(operands[2], 0);
+      const auto row = y.begin() + n;
+      expect(std::all_of(y.begin(), row, [](double v) { return std::isnan(v); }), describe(isa, p),
+             "lost a NaN");
+      expect(std::none_of(row, y.end(), [](double v) { return std::isnan(v); }), describe(isa, p),
+             "spread a NaN");
+    }
   }
 }
 
