@@ -606,7 +606,7 @@ class KBlocks {
 inline int64_t sums_floats(int64_t rows, int64_t taps, int64_t run) {
   const int64_t kept =
       KBlocks(taps, run).count() > 1 ? rows : std::min<int64_t>(rows, kMaxTileRows);
-  return std::max(kept * kSumsStride, kFewSums);
+  return kPairsOfVectors ? std::max(kept * kSumsStride, kFewSums) : kept * kSumsStride;
 }
 
 // Elements that the panels of a B need that has none.
@@ -770,7 +770,7 @@ inline void multiply_group(const Rows& a, const Panels& b, int64_t panel, int pa
       tile_function(static_cast<int>(rows), vectors, b.dtype)(tile);
       if (tile.output && !has_range(*out)) activate_rows(*out, row, rows, column, columns);
       if (!last || !out || in_registers) continue;
-      if (sums_stride(vectors) == kSumsStride) {
+      if (!kPairsOfVectors || sums_stride(vectors) == kSumsStride) {
         finish_sums(*out, row, rows, column, columns, tile.sums);
       } else {
         finish(*out, row, rows, column, columns, tile.sums, sums_stride(vectors));
