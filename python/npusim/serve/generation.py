@@ -25,7 +25,7 @@ from npusim.serve.answers import (
     reasons,
     to_json,
 )
-from npusim.serve.any_engine import AnyEngine
+from npusim.serve.any_engine import AnyEngine, Checked
 from npusim.serve.conversations import Conversations
 from npusim.serve.engine import Stream
 from npusim.serve.fields import RequestError
@@ -115,6 +115,11 @@ class Generator:
         self._conversations = Conversations(template, self._visible)
 
     @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.engine.model.vocab_size
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; RequestError where there is none."""
         try:
@@ -166,13 +171,7 @@ class Generator:
 
     def check_name(self, name: str | None) -> None:
         """Raises RequestError if a request names another model."""
-        if name is not None and name != self.name:
-            raise RequestError(
-                f"The model {name!r} does not exist; this server has {self.name!r}.",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
+        check_name(self.name, name)
 
     def close(self) -> None:
         """Ends the template's process; the engine is its owner's."""
@@ -546,7 +545,18 @@ def _event(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def refusal_of(error: Error, engine: AnyEngine, *, begun: bool = True) -> RequestError:
+def check_name(served: str, asked: str | None) -> None:
+    """Raises RequestError if a request names another model than the one that is served."""
+    if asked is not None and asked != served:
+        raise RequestError(
+            f"The model {asked!r} does not exist; this server has {served!r}.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def refusal_of(error: Error, engine: Checked, *, begun: bool = True) -> RequestError:
     """Returns an error as a client gets it: whose fault it is decides the status.
 
     Args:
