@@ -14,9 +14,6 @@ from npusim.errors import Error
 if TYPE_CHECKING:
     from npusim.runtime.weights import WeightSource
 
-POOLINGS = ("mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens")
-_MODULES = "modules.json"  # of sentence-transformers
-
 
 def is_text_encoder(model: Path, pooling: str | None) -> bool:
     """Tells whether a folder or a program makes vectors of texts.
@@ -28,8 +25,10 @@ def is_text_encoder(model: Path, pooling: str | None) -> bool:
     Raises:
         Error: `pooling`, and it is no folder; or there is no such program.
     """
-    if model.is_dir():
-        return pooling is not None or (model / _MODULES).is_file()
+    if model.is_dir():  # PyTorch is needed for it in any case
+        from npusim.frontends.text_encoder import says_pooling
+
+        return pooling is not None or says_pooling(model)
     if pooling is not None:
         raise Error(f"--pooling is about an encoder's folder, and {model} is none.")
     return model.suffix != ".gguf" and "text_encoder" in open_program(model).metadata

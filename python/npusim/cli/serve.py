@@ -11,7 +11,7 @@ import click
 
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import open_program
-from npusim.cli.encoder import POOLINGS, is_text_encoder, open_encoder
+from npusim.cli.encoder import is_text_encoder, open_encoder
 from npusim.cli.finite import Finite
 from npusim.cli.language import (
     LanguageOptions,
@@ -89,9 +89,9 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
 )
 @click.option(
     "--pooling",
-    type=click.Choice(POOLINGS),
-    help="MODEL is an encoder's folder: how its rows become the vector of a text. Default: as "
-    "sentence-transformers' files in it say.",
+    metavar="HOW",
+    help="MODEL is an encoder's folder, whose rows become the vector of a text by mean, cls, "
+    "lasttoken, max or mean_sqrt_len_tokens. Default: as sentence-transformers' files in it say.",
 )
 @language_options(serving=True)
 @quantize_option
@@ -125,8 +125,8 @@ def serve(
     served as vectors of texts, by /v1/embeddings.
 
     /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
-    /health, /metrics. The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then
-    the process.
+    /tokenizer_info, /health, /metrics. The log goes to stderr, a JSON object a line. SIGTERM lets
+    requests end, then the process.
     """
     require_packages()
     from npusim.serve.app import Limits

@@ -73,7 +73,7 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise ExportError(
-            "Language models and encoders need the package transformers.",
+            "Language models need the package transformers.",
             hint="pip install 'npusim[llm]'",
         ) from None
     return transformers

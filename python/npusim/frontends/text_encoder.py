@@ -1,5 +1,5 @@
-"""Models that make a vector of a text: an encoder of `transformers`, how its rows become one vector,
-and whether that has length one, as the files of sentence-transformers say.
+"""Models that make a vector of a text: an encoder of `transformers`, how its rows become one
+vector, and whether that has length one, as the files of sentence-transformers say.
 
 The program takes whole texts without padding: texts of a call have one length, so no mask is
 needed, and what a text's vector is depends on the text alone.
@@ -128,8 +128,8 @@ def extract_encoder(
     return verify_module(Module(type(encoder).__name__, graphs, {"text_encoder": facts}))
 
 
-def is_text_encoder(folder: Path) -> bool:
-    """Tells whether a folder has a model of sentence-transformers."""
+def says_pooling(folder: Path) -> bool:
+    """Tells whether a folder has a model of sentence-transformers, which says how it pools."""
     return (folder / MODULES).is_file()
 
 
@@ -193,7 +193,7 @@ def _said_by(folder: Path) -> Embedding | None:
     Raises:
         ExportError: they are damaged, or ask for what is not there.
     """
-    if not is_text_encoder(folder):
+    if not says_pooling(folder):
         return None
     modules = _read(folder / MODULES, list)
     pooling, normalize = None, False
@@ -220,9 +220,7 @@ def _said_by(folder: Path) -> Embedding | None:
         raise ExportError(f"{folder / MODULES} has no Pooling.")
     sizes = _read(folder / "sentence_bert_config.json", dict, needed=False)
     if sizes.get("do_lower_case"):
-        raise ExportError(
-            f"{folder} makes texts lower case before its tokenizer; that is not read."
-        )
+        raise ExportError(f"{folder} makes texts lower case by itself, which is not read.")
     longest = sizes.get("max_seq_length")
     return Embedding(
         pooling,

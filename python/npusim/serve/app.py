@@ -93,6 +93,7 @@ class Server:
             Route("/v1/models", self._guarded(self._models), methods=get),
             Route("/v1/models/{name:path}", self._guarded(self._model), methods=get),
             Route("/tokenize", self._guarded(self._tokenize), methods=post),
+            Route("/tokenizer_info", self._guarded(self._tokenizer_info), methods=get),
             Route("/detokenize", self._guarded(self._detokenize), methods=post),
             Route("/health", self._guarded(self._health, open_to_all=True), methods=get),
             Route("/metrics", self._guarded(self._tell_metrics, open_to_all=True), methods=get),
@@ -273,6 +274,9 @@ class Server:
             tokens = await generator.encode(prompt, begins=begins)
         most = generator.engine.max_context
         return _json({"tokens": tokens, "count": len(tokens), "max_model_len": most})
+
+    async def _tokenizer_info(self, request: Request, facts: dict[str, Any]) -> Response:
+        return _json(self.ready().tokenizer_info)
 
     async def _detokenize(self, request: Request, facts: dict[str, Any]) -> Response:
         generator, body = self.ready(), await self._body(request)

@@ -74,11 +74,10 @@ def _inputs(fields: Fields) -> tuple[Prompt, ...]:
     many = [given] if single else given
     if not isinstance(many, list) or not 0 < len(many) <= _MOST_INPUTS:
         fields.refuse("input", f"a text, a list of tokens, or a list of 1 to {_MOST_INPUTS} of one")
-    if all(isinstance(one, str) and one for one in many):
-        return tuple(many)
-    if all(isinstance(one, list) and one and are_tokens(one) for one in many):
-        return tuple(tuple(one) for one in many)
-    fields.refuse("input", "of texts alone or of lists of tokens alone, none of them empty")
+    are_texts = all(isinstance(one, str) and one for one in many)
+    if not are_texts and not all(isinstance(one, list) and one and are_tokens(one) for one in many):
+        fields.refuse("input", "of texts alone or of lists of tokens alone, none of them empty")
+    return tuple(one if isinstance(one, str) else tuple(one) for one in many)
 
 
 class Embedder:

@@ -109,6 +109,7 @@ class Generator:
         self.created = int(time.time())
         template: LimitedTemplate | None = None
         found = template_beside(engine.tokenizer.path) if engine.model.has_tokenizer else None
+        self._template = found
         if found is not None:
             template = LimitedTemplate(*found, seconds=template_seconds, memory=template_bytes)
         self._grammars: GrammarCompiler | None = None
@@ -168,6 +169,22 @@ class Generator:
         if len(text) < 4096:
             return tokenizer.encode(text, begins=begins)
         return await asyncio.to_thread(tokenizer.encode, text, begins=begins)
+
+    @property
+    def tokenizer_info(self) -> dict[str, Any]:
+        """What clients that make prompts by themselves want to know, by vLLM's names: the chat
+        template, and the tokens that begin, end and fill texts; null where there is none."""
+        source, named = self._template or (None, {})
+        ends = self.engine.model.eos_token_ids
+        spelled = self.tokenizer.bytes_of(ends[0]) if ends else None
+        end = None if spelled is None else spelled.decode("utf-8", "replace")
+        return {
+            "chat_template": source,
+            "bos_token": named.get("bos_token"),
+            "eos_token": named.get("eos_token", end),
+            "pad_token": named.get("pad_token"),
+            "unk_token": named.get("unk_token"),
+        }
 
     def check_name(self, name: str | None) -> None:
         """Raises RequestError if a request names another model."""

@@ -151,7 +151,13 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         variables["reasoning_effort"] = fields.text("reasoning_effort")
     tools = parse_tools(fields)
     if tools is not None and common["grammar"] is not None:
-        fields.refuse("response_format", "absent beside tools, or tool_choice none")
+        if not tools.forced:
+            fields.refuse(
+                "response_format",
+                "absent where a tool may be called: beside tools, tool_choice "
+                "has to be none, required or of a name",
+            )
+        common["grammar"] = None  # the answer is a call, whose arguments have a schema of their own
     return ChatRequest(
         messages=_messages(fields),
         answer=fields.boolean("add_generation_prompt", default=True),
