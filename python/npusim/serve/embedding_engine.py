@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,13 +73,14 @@ class TextEncoder:
         if facts is None:
             return None
         names = ("max_tokens", "max_texts", "vocab_size", "size")
-        numbers = [facts.get(name) for name in names] if isinstance(facts, dict) else []
-        if not numbers or not all(type(n) is int and 0 < n < 2**31 for n in numbers):
+        known: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
+        numbers: dict[str, Any] = {name: known.get(name) for name in names}
+        if not all(type(n) is int and 0 < n < 2**31 for n in numbers.values()):
             raise ProgramFormatError(f"The program's {_FACTS} lacks one of {', '.join(names)}.")
-        prompt = facts.get("prompt", "")
+        prompt = known.get("prompt", "")
         if not isinstance(prompt, str):
             raise ProgramFormatError(f"The program's {_FACTS} has a prompt that is no text.")
-        return cls(*numbers, prompt)
+        return cls(**numbers, prompt=prompt)
 
 
 @dataclass
@@ -232,8 +233,8 @@ class EmbeddingEngine:
             self._asked[id(asked)] = asked
             self.taken += 1
             for place, tokens in enumerate(texts):
-                text = _Text(asked, place, next(self._orders), tokens)
-                self._waiting.setdefault(len(tokens), deque()).append(text)
+                waits = _Text(asked, place, next(self._orders), tokens)
+                self._waiting.setdefault(len(tokens), deque()).append(waits)
             self._changed.notify()
         try:
             await asked.done
@@ -315,7 +316,8 @@ class EmbeddingEngine:
                 if self._closed:
                     return []
                 length = min(self._waiting, key=lambda one: self._waiting[one][0].order)
-                queue, chosen = self._waiting[length], []
+                queue = self._waiting[length]
+                chosen: list[_Text] = []
                 while queue and len(chosen) < self.max_batch:
                     text = queue.popleft()
                     if not text.asked.is_over:
