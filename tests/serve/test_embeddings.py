@@ -70,18 +70,18 @@ def write(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("encoder")
 
 
 @pytest.fixture(scope="module")
-def reference(folder: Path) -> Callable[[str], NDArray[np.float32]]:
-    encoder = write(folder)
+def reference(encoder: Path) -> Callable[[str], NDArray[np.float32]]:
+    made = write(encoder)
 
     def vector(text: str) -> NDArray[np.float32]:
         tokens = torch.tensor([list((PROMPT + text).encode())])
         with torch.no_grad():
-            rows = encoder(tokens).last_hidden_state
+            rows = made(tokens).last_hidden_state
         found: NDArray[np.float32] = torch.nn.functional.normalize(rows.mean(1))[0].numpy()
         return found
 
@@ -89,18 +89,18 @@ def reference(folder: Path) -> Callable[[str], NDArray[np.float32]]:
 
 
 @pytest.fixture(scope="module")
-def program(folder: Path, reference: object) -> Path:
+def program(encoder: Path, reference: object) -> Path:
     """What `npusim serve` makes of the folder, and keeps."""
-    assert is_text_encoder(folder, None)
-    path = folder / "m.npubin"
-    made = open_encoder(folder, None, LanguageOptions(), None, None, path)
-    assert made.weights == folder and is_text_encoder(path, None)
+    assert is_text_encoder(encoder, None)
+    path = encoder / "m.npubin"
+    made = open_encoder(encoder, None, LanguageOptions(), None, None, path)
+    assert made.weights == encoder and is_text_encoder(path, None)
     return path
 
 
 @pytest.fixture
-def engine(folder: Path, program: Path) -> Iterator[EmbeddingEngine]:
-    made = EmbeddingEngine(program, folder, threads=1)
+def engine(encoder: Path, program: Path) -> Iterator[EmbeddingEngine]:
+    made = EmbeddingEngine(program, encoder, threads=1)
     yield made
     made.close()
     assert made.open == 0
@@ -149,14 +149,17 @@ def test_vectors_are_those_of_transformers(
     assert server.counts == {200: 8, 400: 1, 404: 1}
 
 
-def test_a_process_serves_vectors(program: Path, folder: Path, engine: EmbeddingEngine) -> None:
-    running = Running(program, "--weights", folder, "--threads", 1, "--name", "model")
-    running.wait_for("ready")
-    with openai.OpenAI(base_url=running.url + "/v1", api_key="-", max_retries=0) as client:
-        (told,) = client.embeddings.create(model="model", input="a").data
-    expected = asyncio.run(engine.embed([engine.encode("a")]))[0]
-    assert np.array_equal(told.embedding, expected)
-    assert running.stop() == 0
+def test_a_process_serves_vectors(program: Path, encoder: Path, engine: EmbeddingEngine) -> None:
+    running = Running(program, "--weights", encoder, "--threads", 1, "--name", "model")
+    try:
+        running.wait_for("ready")
+        with openai.OpenAI(base_url=running.url + "/v1", api_key="-", max_retries=0) as client:
+            (told,) = client.embeddings.create(model="model", input="a").data
+        expected = asyncio.run(engine.embed([engine.encode("a")]))[0]
+        assert np.array_equal(told.embedding, expected)
+        assert running.stop() == 0
+    finally:
+        running.kill()
 
 
 def test_a_model_that_generates_makes_no_vectors(spoken: Running) -> None:
@@ -328,15 +331,15 @@ def test_files_that_ask_for_more_are_refused(
         npusim.extract_encoder(tmp_path)
 
 
-def test_options_of_no_use_are_refused(program: Path, folder: Path) -> None:
+def test_options_of_no_use_are_refused(program: Path, encoder: Path) -> None:
     with pytest.raises(Error, match="--pooling is about an encoder's folder"):
         is_text_encoder(program, "mean")
     with pytest.raises(Error, match="--save is about a program that is made"):
-        open_encoder(program, folder, LanguageOptions(), None, None, folder / "again.npubin")
+        open_encoder(program, encoder, LanguageOptions(), None, None, encoder / "again.npubin")
     with pytest.raises(Error, match="--pages"):
-        open_encoder(folder, None, LanguageOptions(pages=3), None, None, None)
+        open_encoder(encoder, None, LanguageOptions(pages=3), None, None, None)
     with pytest.raises(ExportError, match="pooling is 'middle'"):
-        open_encoder(folder, None, LanguageOptions(), "middle", None, None)
+        open_encoder(encoder, None, LanguageOptions(), "middle", None, None)
 
 
 def test_somebody_must_say_how_vectors_are_made(tmp_path: Path) -> None:
@@ -364,7 +367,7 @@ def test_poolings_are_those_of_sentence_transformers() -> None:
         torch.testing.assert_close(POOLINGS[name](rows), wanted)
 
 
-def test_a_program_of_something_else_is_refused(folder: Path) -> None:
+def test_a_program_of_something_else_is_refused() -> None:
     graph = npusim.extract_ir(torch.nn.ReLU().eval(), (torch.zeros(2),))
     with pytest.raises(npusim.ShapeError, match="no text encoder"):
         EmbeddingEngine(npusim.compile(graph))
