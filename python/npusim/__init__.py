@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from npusim.exporters.onnx import export_onnx
     from npusim.frontends.language_model import extract_llm
     from npusim.frontends.onnx import from_onnx
+    from npusim.frontends.text_encoder import extract_encoder
     from npusim.frontends.tinygrad import from_tinygrad
     from npusim.frontends.torch_export import extract_ir
     from npusim.ir.graph import Graph as IR
@@ -78,6 +79,7 @@ _LAZY = {
     "simulate": "npusim.simulate",
     "specialize": "npusim.ir.specialize",
     "export_onnx": "npusim.exporters.onnx",
+    "extract_encoder": "npusim.frontends.text_encoder",
     "extract_ir": "npusim.frontends.torch_export",
     "extract_llm": "npusim.frontends.language_model",
     "from_onnx": "npusim.frontends.onnx",
@@ -146,6 +148,7 @@ __all__ = [
     "check",
     "compile",
     "export_onnx",
+    "extract_encoder",
     "extract_ir",
     "extract_llm",
     "from_onnx",

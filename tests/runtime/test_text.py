@@ -116,6 +116,16 @@ def test_left_in_the_middle_the_rest_can_be_had(model: npusim.LanguageModel) -> 
     assert made.flush() == "" and list(made) == []
 
 
+def test_a_text_has_all_of_its_tokens(tmp_path: Path) -> None:
+    path = save_tokenizer(tmp_path)
+    wanted = Tokenizer(path).encode(SPOKEN)
+    trained = tokenizers.Tokenizer.from_file(str(path))
+    trained.enable_truncation(3)
+    trained.enable_padding(length=64)
+    trained.save(str(path))
+    assert Tokenizer(path).encode(SPOKEN) == wanted
+
+
 def test_special_tokens_do_not_show(tmp_path: Path) -> None:
     tokenizer = Tokenizer(save_tokenizer(tmp_path))
     tokens = tokenizer.encode(f"ok{SPECIAL}h")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,19 @@ def test_bodies_that_are_too_large(start: Start) -> None:
             client.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
         assert b" 413 " in client.recv(4096)
     assert ask(server, "/tokenize", {"prompt": "0" * 9000})[2]["count"] == 9000
+
+
+def test_a_client_may_make_prompts_by_itself(spoken: Running) -> None:
+    """As lm-evaluation-harness does with `tokenizer_backend=remote`: lm_eval/utils.py."""
+    with urllib.request.urlopen(spoken.url + "/tokenizer_info") as answer:
+        told = json.load(answer)
+    assert told == {
+        "chat_template": model.TEMPLATE,
+        "eos_token": model.END,
+        **dict.fromkeys(("bos_token", "pad_token", "unk_token")),
+    }
+    ends = ask(spoken, "/tokenize", {"prompt": told["eos_token"], "add_special_tokens": False})
+    assert ends[2]["tokens"] == [256 + model.SPECIAL.index(model.END)]
 
 
 def test_texts_become_tokens_and_tokens_texts(spoken: Running) -> None:

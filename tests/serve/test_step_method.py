@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,17 @@ class Request:
 
 
 class Steps:
-    """The method `step` of a program, called as an engine calls it."""
+    """The method `step` of a program, called as an engine calls it.
+
+    Args:
+        model: of transformers, or a file of its weights.
+    """
 
     def __init__(self, model: Any, sizes: StepSizes = SIZES, quantize: str | None = None) -> None:
         module = npusim.extract_llm(model, max_context=CONTEXT, prefill_chunk=8, serve=sizes)
         self.facts = module.facts["language_model"]
         self.program = npusim.compile(module, quantize=quantize)
-        self.weights = model.state_dict()
+        self.weights = model if isinstance(model, Path) else model.state_dict()
         self.session = npusim.load(self.program, weights=self.weights, method="step", threads=2)
 
     def call(self, rows: Sequence[tuple[Request, int]], padding: int = 0) -> None:
@@ -165,7 +170,11 @@ ALIKE = {
 @pytest.mark.parametrize("kind", ALIKE)
 def test_nothing_else_in_a_step_shows_in_logits(kind: str) -> None:
     family, dtype, quantize = ALIKE[kind]
-    steps = Steps(decoder(family, dtype), quantize=quantize)
+    assert_alike(Steps(decoder(family, dtype), quantize=quantize))
+
+
+def assert_alike(steps: Steps, seeds: int = 6) -> None:
+    """Texts in any steps have the logits, to the bit, that each has alone, row by row."""
     texts = [text(seed, 30 + 13 * seed) for seed in range(4)]
     alone = []
     for tokens in texts:
@@ -173,7 +182,7 @@ def test_nothing_else_in_a_step_shows_in_logits(kind: str) -> None:
         for _ in tokens:
             steps.call([(request, 1)])
         alone.append(request.logits)
-    for seed in range(6):
+    for seed in range(seeds):
         for expected, seen in zip(alone, scheduled(steps, seed, texts), strict=True):
             for done, logits in seen.items():
                 assert np.array_equal(logits, expected[done - 1]), (seed, done)

@@ -191,6 +191,17 @@ def test_calls_of_messages_that_are_none(arguments: Any) -> None:
         parse_chat({"messages": [{"role": "assistant", "tool_calls": {"a": 1}}]})
 
 
+def test_a_form_beside_calls_that_have_to_come_binds_nothing() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    body: dict[str, Any] = {"messages": TURNS, "tools": [TOOL], "response_format": form}
+    for choice in ("required", NAMED):
+        chat = parse_chat({**body, "tool_choice": choice})
+        assert chat.grammar is None and chat.tools is not None and chat.tools.forced == ("add",)
+    assert parse_chat({**body, "tool_choice": "none"}).grammar is not None
+    with pytest.raises(RequestError, match="tool_choice has to be none, required or of a name"):
+        parse_chat(body)
+
+
 @pytest.fixture(scope="module")
 def random(start: Start, folder: Path) -> Running:
     """A server that says any bytes, whose template shows tools."""

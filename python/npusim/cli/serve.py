@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from npusim.cli.answer import Answer, Verb
 from npusim.cli.artifact import open_program
+from npusim.cli.encoder import is_text_encoder, open_encoder
 from npusim.cli.finite import Finite
 from npusim.cli.language import (
     LanguageOptions,
@@ -85,6 +87,12 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client", "jinja2", "tokenizers")
     show_default=True,
     help="Seconds that a step may take before the engine counts as hung; 0: for ever.",
 )
+@click.option(
+    "--pooling",
+    metavar="HOW",
+    help="MODEL is an encoder's folder, whose rows become the vector of a text by mean, cls, "
+    "lasttoken, max or mean_sqrt_len_tokens. Default: as sentence-transformers' files in it say.",
+)
 @language_options(serving=True)
 @quantize_option
 @save_option
@@ -103,30 +111,54 @@ def serve(
     max_body: int,
     drain_timeout: float,
     step_timeout: float,
+    pooling: str | None,
     language: LanguageOptions,
     quantize: str | None,
     save: Path | None,
     running: Running,
 ) -> Answer:
-    """Serve a language model over HTTP, as OpenAI's clients expect it.
+    """Serve a language model or a text encoder over HTTP, as OpenAI's clients expect it.
 
     MODEL is a .npubin file, which needs --weights; or a folder of Hugging Face transformers or a
     .gguf file, of which a program is made first, as --max-context and the options below it say.
+    A folder of sentence-transformers, an encoder's with --pooling, and a program made of one are
+    served as vectors of texts, by /v1/embeddings.
 
     /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
-    /health, /metrics. The log goes to stderr, a JSON object a line. SIGTERM lets requests end, then
-    the process.
+    /tokenizer_info, /health, /metrics. The log goes to stderr, a JSON object a line. SIGTERM lets
+    requests end, then the process.
     """
     require_packages()
     from npusim.serve.app import Limits
+    from npusim.serve.embedding_engine import EmbeddingEngine
     from npusim.serve.engine import Engine
     from npusim.serve.frontend import Served
-    from npusim.serve.frontends import serve_with
+    from npusim.serve.frontends import serve_here, serve_with
     from npusim.serve.process import logged_as_json, take_port
 
-    keys, limits = _keys(api_key_file), Limits(body_bytes=max_body)
+    served_as = Served(
+        name or name_of(model), tuple(_keys(api_key_file)), Limits(body_bytes=max_body)
+    )
     target = "cpu" if is_language_model(model) else open_program(model).target
     device = running.open(target)
+    if is_text_encoder(model, pooling):
+        if frontends > 1:
+            raise Error("--frontends: an encoder is served by one process.")
+
+        def load_encoder() -> EmbeddingEngine:
+            made = open_encoder(model, weights, language, pooling, quantize, save)
+            return EmbeddingEngine(
+                made.program,
+                made.weights,
+                tokenizer=tokenizer,
+                device=device,
+                max_waiting=max_waiting,
+                copy=running.copy_weights,
+            )
+
+        with logged_as_json():
+            counts = serve_here(served_as, load_encoder, take_port(host, port), drain_timeout)
+        return _answer(counts)
 
     def load() -> Engine:
         served = open_to_serve(model, weights, language, quantize, save, lambda *_: None)
@@ -146,11 +178,15 @@ def serve(
     with logged_as_json():
         counts = serve_with(
             frontends,
-            Served(name or name_of(model), tuple(keys), limits),
+            served_as,
             load,
             take_port(host, port),
             drain_timeout,
         )
+    return _answer(counts)
+
+
+def _answer(counts: Mapping[int, int]) -> Answer:
     statuses = {str(status): count for status, count in sorted(counts.items())}
     text = ", ".join(f"{count} x {status}" for status, count in statuses.items()) or "none"
     return Answer({"requests": statuses}, [f"requests: {text}"])

@@ -23,15 +23,18 @@ from npusim.frontends.weight_free import module_tensors
 from npusim.runtime.gguf import SUFFIX as GGUF
 
 
-def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
+def hollow_model(
+    source: str | Path, dtype: str | None, kind: str = "AutoModelForCausalLM"
+) -> nn.Module:
     """Builds a model from its configuration, with large tensors on the meta device.
 
     Args:
         source: a folder with `config.json`, a `.gguf` file, or a hub's name.
         dtype: of the weights; None: the configuration's, or what a GGUF file's blocks want.
+        kind: which of transformers' classes makes it.
 
     Raises:
-        ExportError: there is no such configuration, or it is none of a language model.
+        ExportError: there is no such configuration, or it is none of such a model.
     """
     transformers = _transformers()
     path = Path(source)
@@ -47,14 +50,14 @@ def hollow_model(source: str | Path, dtype: str | None) -> nn.Module:
         stored = gguf_dtype(path) if single else getattr(config, "dtype", None)
         chosen = _dtype(dtype or stored or torch.float32)
         with _Hollow():
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=chosen)
+            model = getattr(transformers, kind).from_config(config, dtype=chosen)
         if single:
             scale_frequencies(model, path)
     except ExportError:
         raise
     except Exception as error:  # whatever a hub, a file or a constructor raises
         raise ExportError(
-            f"{source} is not a language model that can be built: {first_line(error)}"
+            f"{source} is not a language model that can be built ({kind}): {first_line(error)}"
         ) from error
     model.tie_weights()
     return model.eval()  # type: ignore[no-any-return]
@@ -70,7 +73,8 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise ExportError(
-            "extract_llm needs the package transformers.", hint="pip install 'npusim[llm]'"
+            "Language models need the package transformers.",
+            hint="pip install 'npusim[llm]'",
         ) from None
     return transformers
 

@@ -110,8 +110,7 @@ class LanguageModel:
         origin, folders = weights, [_folder(path) for path in (tokenizer, weights)]
         if not isinstance(weights, _runtime.Weights):
             weights = load_weights(weights, handle, device, copy=copy, progress=progress)
-        found = _gguf_of(origin) if tokenizer is None else None
-        found = found or _find_tokenizer(tokenizer, folders[1])
+        found = tokenizer_of(tokenizer, origin)
         return cls._of(handle, device, weights, found, _read_eos(folders))
 
     @classmethod
@@ -275,9 +274,14 @@ def _gguf_of(source: object) -> Path | None:
     return Path(source) if isinstance(source, (str, os.PathLike)) and found else None
 
 
-def _find_tokenizer(given: str | os.PathLike[str] | None, beside: Path | None) -> Path | None:
+def tokenizer_of(given: str | os.PathLike[str] | None, weights: object) -> Path | None:
+    """Returns where a model's tokenizer is: what was given, else what the weights' own file or
+    folder has; None where there is none."""
     if given is not None:
         return Path(given)
+    if (single := _gguf_of(weights)) is not None:
+        return single
+    beside = _folder(weights)
     found = beside is not None and (beside / FILE).is_file()
     return beside / FILE if beside is not None and found else None
 

@@ -49,6 +49,9 @@ class Tokenizer:
             self._backend = (_of_gguf if single else Backend.from_file)(str(self.path))
         except Exception as error:  # the package raises plain Exception for whatever it meets
             raise Error(f"{self.path} is no tokenizer: {first_line(error)}.") from error
+        # What a training left in the file: every text has all of its tokens here, and no others.
+        self._backend.no_truncation()
+        self._backend.no_padding()
 
     @property
     def size(self) -> int:

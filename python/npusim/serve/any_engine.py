@@ -27,7 +27,14 @@ class AnyModel(Protocol):
         """Raises Error for the first token outside the vocabulary."""
 
 
-class AnyEngine(Protocol):
+class Checked(Protocol):
+    """What can say whether it serves."""
+
+    def check(self) -> None:
+        """Raises Error if it cannot serve."""
+
+
+class AnyEngine(Checked, Protocol):
     """What serves requests: as `npusim.serve.Engine` has it."""
 
     @property
@@ -57,6 +64,3 @@ class AnyEngine(Protocol):
 
     def stats(self) -> Mapping[str, float]:
         """Returns counts, where they are known here."""
-
-    def check(self) -> None:
-        """Raises Error if the engine cannot serve."""

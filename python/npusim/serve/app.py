@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from npusim.errors import Error
 from npusim.serve.answers import to_json
+from npusim.serve.embeddings import Embedder
 from npusim.serve.fields import Fields, RequestError, parse_object
 from npusim.serve.generation import Generation, Generator, Record
 from npusim.serve.metrics import CONTENT_TYPE, Counts, Metrics, Outcome
@@ -62,7 +63,8 @@ class Server:
 
     Attributes:
         app: the ASGI app.
-        generator: what answers; None while it is loading.
+        generator: what answers; None while it is loading, or where an encoder is served.
+        embedder: what makes vectors, where an encoder is served; None while it is loading.
         failure: why it could not be loaded, or None.
         counts: requests by status.
     """
@@ -77,6 +79,7 @@ class Server:
     ) -> None:
         self.name, self._limits = name, limits or Limits()
         self.generator: Generator | None = None
+        self.embedder: Embedder | None = None
         self.failure: Error | None = None
         self.counts: dict[int, int] = {}
         self._keys = [_digest(key) for key in api_keys]
@@ -86,9 +89,11 @@ class Server:
             Route("/v1/completions", self._guarded(self._completions), methods=post),
             Route("/v1/chat/completions", self._guarded(self._chat), methods=post),
             Route("/v1/responses", self._guarded(self._responses), methods=post),
+            Route("/v1/embeddings", self._guarded(self._embeddings), methods=post),
             Route("/v1/models", self._guarded(self._models), methods=get),
             Route("/v1/models/{name:path}", self._guarded(self._model), methods=get),
             Route("/tokenize", self._guarded(self._tokenize), methods=post),
+            Route("/tokenizer_info", self._guarded(self._tokenizer_info), methods=get),
             Route("/detokenize", self._guarded(self._detokenize), methods=post),
             Route("/health", self._guarded(self._health, open_to_all=True), methods=get),
             Route("/metrics", self._guarded(self._tell_metrics, open_to_all=True), methods=get),
@@ -96,16 +101,27 @@ class Server:
         ]
         self.app = Starlette(routes=routes, exception_handlers={404: _not_there, 405: _not_there})
 
+    @property
+    def served(self) -> Generator | Embedder | None:
+        """What answers; None while it is loading."""
+        return self.embedder or self.generator
+
     def ready(self) -> Generator:
-        """Returns what answers; RequestError 503 while there is none."""
+        """Returns what generates; RequestError 503 while there is none, 400 for an encoder."""
+        served = self._loaded()
+        if not isinstance(served, Generator):
+            raise _not_of("The model makes vectors of texts: it answers /v1/embeddings.")
+        return served
+
+    def _loaded(self) -> Generator | Embedder:
         if self.failure is not None:
             raise _unavailable(f"The model could not be loaded: {self.failure}")
-        if self.generator is None:
+        if self.served is None:
             raise _unavailable("The model is being loaded.", retry_after=1)
-        return self.generator
+        return self.served
 
     def _stats(self) -> Mapping[str, float]:
-        return {} if self.generator is None else self.generator.engine.stats()
+        return {} if self.served is None else self.served.engine.stats()
 
     def _guarded(
         self,
@@ -179,6 +195,17 @@ class Server:
 
         return await self._answer(request, facts, body, begin)
 
+    async def _embeddings(self, request: Request, facts: dict[str, Any]) -> Response:
+        embedder = self._loaded()
+        if not isinstance(embedder, Embedder):
+            raise _not_of("The model generates text: it makes no vectors of texts.")
+        body, record = await self._body(request), Record()
+        try:
+            told = await unless_gone(request.receive, embedder.answer(body, record))
+        finally:
+            self._tell_record(record, facts, None)
+        return Response(told, media_type="application/json")
+
     async def _answer(
         self,
         request: Request,
@@ -214,23 +241,23 @@ class Server:
             facts["error"] = error
 
     async def _models(self, request: Request, facts: dict[str, Any]) -> Response:
-        return _json({"object": "list", "data": [self._card(self.ready())]})
+        return _json({"object": "list", "data": [self._card(self._loaded())]})
 
     async def _model(self, request: Request, facts: dict[str, Any]) -> Response:
-        generator = self.ready()
-        generator.check_name(request.path_params["name"])
-        return _json(self._card(generator))
+        served = self._loaded()
+        served.check_name(request.path_params["name"])
+        return _json(self._card(served))
 
-    def _card(self, generator: Generator) -> dict[str, Any]:
+    def _card(self, served: Generator | Embedder) -> dict[str, Any]:
         return {
             "id": self.name,
             "object": "model",
-            "created": generator.created,
+            "created": served.created,
             "owned_by": "npusim",
             "root": self.name,
             "parent": None,
-            "max_model_len": generator.engine.max_context,
-            "vocab_size": generator.engine.model.vocab_size,
+            "max_model_len": served.engine.max_context,
+            "vocab_size": served.vocab_size,
         }
 
     async def _tokenize(self, request: Request, facts: dict[str, Any]) -> Response:
@@ -248,6 +275,9 @@ class Server:
         most = generator.engine.max_context
         return _json({"tokens": tokens, "count": len(tokens), "max_model_len": most})
 
+    async def _tokenizer_info(self, request: Request, facts: dict[str, Any]) -> Response:
+        return _json(self.ready().tokenizer_info)
+
     async def _detokenize(self, request: Request, facts: dict[str, Any]) -> Response:
         generator, body = self.ready(), await self._body(request)
         fields = Fields(body)
@@ -261,7 +291,7 @@ class Server:
 
     async def _health(self, request: Request, facts: dict[str, Any]) -> Response:
         try:
-            self.ready().engine.check()
+            self._loaded().engine.check()
         except RequestError:
             raise
         except Error as error:
@@ -437,6 +467,10 @@ def _unavailable(message: str, retry_after: int | None = None) -> RequestError:
     return RequestError(
         message, status=503, type="server_error", code="unavailable", retry_after=retry_after
     )
+
+
+def _not_of(message: str) -> RequestError:
+    return RequestError(message, param="model", code="unsupported_model")
 
 
 def _digest(key: str) -> bytes:

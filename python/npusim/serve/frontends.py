@@ -25,6 +25,7 @@ from npusim import _runtime
 from npusim.errors import Error, first_line
 from npusim.serve.app import Server
 from npusim.serve.channel import Kind, json_message, message
+from npusim.serve.embedding_engine import EmbeddingEngine
 from npusim.serve.engine import Engine
 from npusim.serve.frontend import FrontEnd, Served
 from npusim.serve.memory import keep_small_beside
@@ -76,11 +77,21 @@ def serve_with(
             return counts
         _log.info("no front ends", extra={"facts": {"why": "sessions serve one after the other"}})
         load = partial(_given, engine)
-    server = Server(served.name, api_keys=served.keys, limits=served.limits)
-    run(server, load, listening, drain_seconds)
-    for status, number in server.counts.items():
+    for status, number in serve_here(served, load, listening, drain_seconds).items():
         counts[status] = counts.get(status, 0) + number
     return counts
+
+
+def serve_here(
+    served: Served,
+    load: Callable[[], Engine | EmbeddingEngine],
+    listening: socket.socket,
+    drain_seconds: float,
+) -> dict[int, int]:
+    """As `serve_with`, in this process alone, which may serve an encoder, too."""
+    server = Server(served.name, api_keys=served.keys, limits=served.limits)
+    run(server, load, listening, drain_seconds)
+    return server.counts
 
 
 def _given(engine: Engine) -> Engine:

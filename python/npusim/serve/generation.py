@@ -25,7 +25,7 @@ from npusim.serve.answers import (
     reasons,
     to_json,
 )
-from npusim.serve.any_engine import AnyEngine
+from npusim.serve.any_engine import AnyEngine, Checked
 from npusim.serve.conversations import Conversations
 from npusim.serve.engine import Stream
 from npusim.serve.fields import RequestError
@@ -109,10 +109,16 @@ class Generator:
         self.created = int(time.time())
         template: LimitedTemplate | None = None
         found = template_beside(engine.tokenizer.path) if engine.model.has_tokenizer else None
+        self._template = found
         if found is not None:
             template = LimitedTemplate(*found, seconds=template_seconds, memory=template_bytes)
         self._grammars: GrammarCompiler | None = None
         self._conversations = Conversations(template, self._visible)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.engine.model.vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -164,15 +170,25 @@ class Generator:
             return tokenizer.encode(text, begins=begins)
         return await asyncio.to_thread(tokenizer.encode, text, begins=begins)
 
+    @property
+    def tokenizer_info(self) -> dict[str, Any]:
+        """What clients that make prompts by themselves want to know, by vLLM's names: the chat
+        template, and the tokens that begin, end and fill texts; null where there is none."""
+        source, named = self._template or (None, {})
+        ends = self.engine.model.eos_token_ids
+        spelled = self.tokenizer.bytes_of(ends[0]) if ends else None
+        end = None if spelled is None else spelled.decode("utf-8", "replace")
+        return {
+            "chat_template": source,
+            "bos_token": named.get("bos_token"),
+            "eos_token": named.get("eos_token", end),
+            "pad_token": named.get("pad_token"),
+            "unk_token": named.get("unk_token"),
+        }
+
     def check_name(self, name: str | None) -> None:
         """Raises RequestError if a request names another model."""
-        if name is not None and name != self.name:
-            raise RequestError(
-                f"The model {name!r} does not exist; this server has {self.name!r}.",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
+        check_name(self.name, name)
 
     def close(self) -> None:
         """Ends the template's process; the engine is its owner's."""
@@ -546,7 +562,18 @@ def _event(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def refusal_of(error: Error, engine: AnyEngine, *, begun: bool = True) -> RequestError:
+def check_name(served: str, asked: str | None) -> None:
+    """Raises RequestError if a request names another model than the one that is served."""
+    if asked is not None and asked != served:
+        raise RequestError(
+            f"The model {asked!r} does not exist; this server has {served!r}.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def refusal_of(error: Error, engine: Checked, *, begun: bool = True) -> RequestError:
     """Returns an error as a client gets it: whose fault it is decides the status.
 
     Args:

@@ -127,7 +127,7 @@ class ChatRequest(GenerationRequest):
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Returns the request that a body of /v1/completions makes; RequestError for a wrong one."""
     fields = Fields(body)
-    _refuse_what_is_not_there(fields, _REFUSED_COMPLETIONS)
+    refuse_what_is_not_there(fields, {**_REFUSED, **_REFUSED_COMPLETIONS})
     prompts = _prompts(fields)
     logprobs = fields.integer("logprobs", 0, MOST_LOGPROBS)
     echo = fields.boolean("echo")
@@ -138,7 +138,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     """Returns the request that a body of /v1/chat/completions makes; raises as above."""
     fields = Fields(body)
-    _refuse_what_is_not_there(fields, _REFUSED_CHATS)
+    refuse_what_is_not_there(fields, {**_REFUSED, **_REFUSED_CHATS})
     top = fields.integer("top_logprobs", 0, MOST_LOGPROBS)
     wanted = fields.boolean("logprobs")
     if top is not None and not wanted:
@@ -151,7 +151,13 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         variables["reasoning_effort"] = fields.text("reasoning_effort")
     tools = parse_tools(fields)
     if tools is not None and common["grammar"] is not None:
-        fields.refuse("response_format", "absent beside tools, or tool_choice none")
+        if not tools.forced:
+            fields.refuse(
+                "response_format",
+                "absent where a tool may be called: beside tools, tool_choice "
+                "has to be none, required or of a name",
+            )
+        common["grammar"] = None  # the answer is a call, whose arguments have a schema of their own
     return ChatRequest(
         messages=_messages(fields),
         answer=fields.boolean("add_generation_prompt", default=True),
@@ -234,8 +240,13 @@ def _sampling(
     )
 
 
-def _refuse_what_is_not_there(fields: Fields, own: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, neutral in {**_REFUSED, **own}.items():
+def refuse_what_is_not_there(fields: Fields, refused: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises RequestError for a field that is not supported.
+
+    Args:
+        refused: fields, and the values with which each asks for nothing.
+    """
+    for name, neutral in refused.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise RequestError(

@@ -24,6 +24,8 @@ import uvicorn
 from npusim.errors import Error, first_line
 from npusim.serve.app import Server
 from npusim.serve.connection import Connection
+from npusim.serve.embedding_engine import EmbeddingEngine
+from npusim.serve.embeddings import Embedder
 from npusim.serve.engine import Engine
 from npusim.serve.generation import Generator
 from npusim.serve.memory import keep_small
@@ -71,7 +73,10 @@ def url_of(listening: socket.socket) -> str:
 
 
 def run(
-    server: Server, load: Callable[[], Engine], listening: socket.socket, drain_seconds: float
+    server: Server,
+    load: Callable[[], Engine | EmbeddingEngine],
+    listening: socket.socket,
+    drain_seconds: float,
 ) -> None:
     """Serves until SIGTERM or SIGINT; then no request is taken, and those that run may end.
 
@@ -118,12 +123,12 @@ class _Process(uvicorn.Server):
         self,
         config: uvicorn.Config,
         server: Server,
-        load: Callable[[], Engine],
+        load: Callable[[], Engine | EmbeddingEngine],
         drain_seconds: float,
     ) -> None:
         super().__init__(config)
         self._server, self._load, self._drain_seconds = server, load, drain_seconds
-        self._engine: Engine | None = None
+        self._engine: Engine | EmbeddingEngine | None = None
         self._ends: asyncio.Task[None] | None = None
         self._keeps_small: asyncio.Task[None] | None = None
 
@@ -135,14 +140,14 @@ class _Process(uvicorn.Server):
             await self.serve(sockets=[listening])
             if self._ends is not None:
                 await self._ends
-            if not loading.done() and self._server.generator is None:
+            if not loading.done() and self._server.served is None:
                 _log.info("stopping", extra={"facts": {"while": "loading"}})
             await loading
         finally:
             if self._keeps_small is not None:
                 self._keeps_small.cancel()
-            if self._server.generator is not None:
-                self._server.generator.close()
+            if self._server.served is not None:
+                self._server.served.close()
             if self._engine is not None:
                 await asyncio.to_thread(close_in_time, self._engine)
 
@@ -171,7 +176,10 @@ class _Process(uvicorn.Server):
         began = time.monotonic()
         try:
             engine = self._engine = await asyncio.to_thread(self._load)
-            self._server.generator = Generator(engine, self._server.name)
+            if isinstance(engine, Engine):
+                self._server.generator = Generator(engine, self._server.name)
+            else:
+                self._server.embedder = Embedder(engine, self._server.name)
         except Error as error:
             self._server.failure = error
         except Exception as error:
@@ -183,7 +191,7 @@ class _Process(uvicorn.Server):
         log_ready(engine, self._server.name, began)
 
 
-def close_in_time(engine: Engine) -> None:
+def close_in_time(engine: Engine | EmbeddingEngine) -> None:
     """Closes an engine; ends the process where a step does not, when all have been told of it."""
     closing = threading.Thread(target=engine.close, daemon=True)
     closing.start()
@@ -193,7 +201,7 @@ def close_in_time(engine: Engine) -> None:
         os._exit(2)  # without waiting for its thread, as an exit does
 
 
-def log_ready(engine: Engine, name: str, began: float) -> None:
+def log_ready(engine: Engine | EmbeddingEngine, name: str, began: float) -> None:
     """Says that requests are answered, and since when it was loaded, of `time.monotonic`."""
     facts = {
         "seconds": round(time.monotonic() - began, 3),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,13 +46,20 @@ Settings = Callable[[Any], None]
 
 
 def write(
-    path: Path, made: Any, kind: str, *, vocabulary: bool = False, more: Settings | None = None
+    path: Path,
+    made: Any,
+    kind: str | Sequence[str],
+    *,
+    vocabulary: bool = False,
+    more: Settings | None = None,
 ) -> None:
     """Writes a model, and gives it the weights that the file stands for.
 
     Args:
+        kind: of blocks; of several, matrices have one after the other in turn.
         more: adds to the file, which it gets.
     """
+    kinds = itertools.cycle([kind] if isinstance(kind, str) else kind)
     config, architecture = made.config, made.config.model_type
     layers = config.num_hidden_layers
     file = gguf.GGUFWriter(path, architecture)
@@ -79,8 +87,9 @@ def write(
             halves = array.reshape(heads, 2, -1, array.shape[-1])
             array = halves.swapaxes(1, 2).reshape(array.shape)
         if array.ndim == 2:
-            data = blocks(kind, array)
-            stored = gguf.GGMLQuantizationType[kind]
+            each = next(kinds)
+            data = blocks(each, array)
+            stored = gguf.GGMLQuantizationType[each]
             file.add_tensor(name, data, raw_dtype=stored)
             array = gguf.quants.dequantize(data, stored).astype(np.float32).reshape(array.shape)
         else:
