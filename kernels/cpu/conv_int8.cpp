@@ -18,7 +18,11 @@ using Params = abi::ConvInt8Params;
 
 constexpr int32_t kBfloat16 = static_cast<int32_t>(abi::DType::kBfloat16);
 constexpr int64_t kRowBlock = 96;                     // positions that share a pass over B
-constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are gathered at once
+constexpr int64_t kGatheredBytes = int64_t{1} << 18;  // of rows that are copied at once
+constexpr int64_t kWideningTiles = 3;    // over which weights that are widened first are as quick
+constexpr int64_t kWidenedDepth = 1280;  // of a panel: more comes from farther than bytes would
+// Rows whose sums are finished together: all, where what that begins with is long beside a tile.
+constexpr int64_t kFinishedRows = kMultipliesPairs ? kRowBlock : kMaxTileRows;
 constexpr int64_t kFinishQuads = 10;                  // that take as long as making a byte of a sum
 constexpr int64_t kTaskShare = 4;       // tasks in one of floats: whole commands take no longer
 constexpr int64_t kShortRun = 16;       // channels that make a poor run of their own
@@ -41,14 +45,20 @@ struct Plan {
     gathers = !p.depthwise && (channels % kQuad != 0 || p.x_strides[1] != 1 || poor);
     positions = p.batch * p.out_size[0] * p.out_size[1] * p.out_size[2];
     int64_t limit = p.depthwise ? kDepthwiseRows : kRowBlock;
-    if (gathers) {
-      const int64_t row = std::max<int64_t>(1, w.quads()) * kQuad;
+    if (gathers || widens()) {
+      const int64_t row = std::max<int64_t>(1, w.quads()) * kQuad * int64_t{sizeof(Int8Element)};
       limit = std::clamp<int64_t>(kGatheredBytes / row, kMaxTileRows, limit);
     }
     rows = Split(positions, limit).largest();
     blocks = Split(positions, limit).parts;
   }
   int64_t columns() const { return w.columns; }
+  // Whether rows of x are copied to be multiplied, and whether weights are.
+  bool widens() const { return kMultipliesPairs && !p.depthwise; }
+  bool widens_weights() const {
+    return widens() && row_bytes() <= kWidenedDepth &&
+           rows > (kWideningTiles - 1) * int8_tile_rows(kTilePanels);
+  }
   // Pixels that a row has pointers to, those of depthwise taps filled up to whole quads.
   int64_t pixels() const {
     if (gathers) return 1;
@@ -71,7 +81,7 @@ bool is_activated(const Params& p) {
 
 // What a worker's scratch holds of, from one call to the next: a row block and a group's columns.
 struct Entered {
-  int64_t index, group;
+  int64_t index, group, count;
   Int8Rows rows;
   bool has_w_zero;
 };
@@ -84,6 +94,8 @@ struct Scratch {
   int64_t *y_rows, *r_rows, *axes;
   int32_t *sums, *x_sums;
   uint8_t *outside, *gathered;
+  const Int8Element** rows;  // where the rows are that are multiplied, and these where
+  Int8Element *widened, *widened_panel;  // they are widened, and a panel is
   int8_t* ones;  // of a depthwise weight: what its zero points are multiplied by
   Int8Columns by;
 
@@ -94,10 +106,13 @@ struct Scratch {
         y_rows(arena.take<int64_t>(plan.rows)),
         r_rows(arena.take<int64_t>(plan.rows)),
         axes(arena.take<int64_t>(2 * (plan.p.kernel[0] + plan.p.kernel[1] + plan.p.kernel[2]))),
-        sums(arena.take<int32_t>(kMaxTileRows * kSumsStride)),
-        x_sums(arena.take<int32_t>(plan.p.depthwise ? kMaxTileRows * kSumsStride : plan.rows)),
+        sums(arena.take<int32_t>(kFinishedRows * kSumsStride)),
+        x_sums(arena.take<int32_t>(plan.p.depthwise ? kFinishedRows * kSumsStride : plan.rows)),
         outside(arena.take<uint8_t>(plan.p.depthwise ? plan.columns() : plan.channels)),
         gathered(arena.take<uint8_t>(plan.gathers ? plan.rows * plan.row_bytes() : 0)),
+        rows(arena.take<const Int8Element*>(plan.widens() ? plan.rows : 0)),
+        widened(arena.take<Int8Element>(plan.widens() ? plan.rows * plan.row_bytes() : 0)),
+        widened_panel(arena.take<Int8Element>(plan.widens_weights() ? plan.row_bytes() * kPanel : 0)),
         ones(arena.take<int8_t>(plan.p.depthwise && plan.has_w_zeros() ? kBlock * plan.row_bytes()
                                                                        : 0)),
         by(arena, plan.w.panels() * kPanel, plan.p.requantization != 0) {}
@@ -153,12 +168,13 @@ class RowBlock {
     for (int d = 0; d < 3; ++d, storage += 2 * p_.kernel[d - 1]) axes_[d] = axis_of(p_, d, storage);
     s_.by.has_w_zero = !call.first && in_.has_w_zero;
     if (!call.first) return;
-    in_ = {-1, -1, {}, false};
+    in_ = {-1, -1, 0, {}, false};
     std::fill_n(s_.outside, p_.depthwise ? plan.columns() : plan.channels,
                 static_cast<uint8_t>(x_zero_));
     if (!p_.depthwise || !plan.has_w_zeros()) return;
-    for (int64_t i = 0; i < kBlock * plan.row_bytes(); ++i) {
-      s_.ones[i] = i / (kBlock * kQuad) * kQuad + i % kQuad < plan.taps;
+    for (int64_t t = 0; t < plan.row_bytes(); ++t) {
+      int8_t* quads = s_.ones + t / kQuad * kBlock * kQuad;
+      for (int64_t c = 0; c < kBlock; ++c) quads[depthwise_place(c, t % kQuad)] = t < plan.taps;
     }
   }
 
@@ -171,17 +187,20 @@ class RowBlock {
     offsets_of(axes_, p_.y_strides, from, s_.y_rows, group * p_.y_group);
     if (p_.residual) offsets_of(axes_, p_.r_strides, from, s_.r_rows, group * p_.y_group);
     const uint8_t* x = x_ + group * p_.x_group;
-    in_.rows = {s_.at, from.count, from.count, plan_.taps, plan_.channels / kQuad};
+    in_.count = from.count;
     if (plan_.gathers) {
       gather(x, from);
-      in_.rows = {s_.at, 0, from.count, 1, plan_.w.quads()};
     } else {
       const Pixels<uint8_t> pixels{
           x, p_.x_strides[0], p_.x_strides[2], p_.x_strides[3], p_.x_strides[4], s_.outside};
       point_at_taps(pixels, axes_, from, s_.at, from.count);
       std::fill(s_.at + plan_.taps * from.count, s_.at + plan_.pixels() * from.count, s_.outside);
     }
-    if (s_.by.has_w_zero && !p_.depthwise) {
+    if (p_.depthwise) return;
+    const int64_t taps = plan_.gathers ? 1 : plan_.taps;
+    const int64_t quads = plan_.gathers ? plan_.w.quads() : plan_.channels / kQuad;
+    in_.rows = rows_of(from.count, taps, quads);
+    if (s_.by.has_w_zero) {
       flip_ ? sum_int8_rows<true>(in_.rows, s_.x_sums) : sum_int8_rows<false>(in_.rows, s_.x_sums);
     }
   }
@@ -196,7 +215,7 @@ class RowBlock {
   }
 
   void multiply_depthwise() const {
-    const Split tiles(in_.rows.count, kMaxTileRows);
+    const Split tiles(in_.count, kFinishedRows);
     for (int64_t c = 0; c < plan_.columns(); c += kDepthwiseColumns) {
       const int64_t columns = std::min<int64_t>(kDepthwiseColumns, plan_.columns() - c);
       for (int64_t t = 0; t < tiles.parts; ++t) {
@@ -209,6 +228,21 @@ class RowBlock {
   }
 
  private:
+  // Of whole quads: what s_.at points to, `taps` runs a row, or copies of it.
+  Int8Rows rows_of(int64_t count, int64_t taps, int64_t quads) const {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    int16_t* to = s_.widened;
+    for (int64_t r = 0; r < count; ++r) {
+      s_.rows[r] = to;
+      for (int64_t t = 0; t < taps; ++t, to += quads * kQuad) {
+        widen_run(s_.at[t * count + r], quads * kQuad, flip_, to);
+      }
+    }
+    return {s_.rows, 0, count, 1, taps * quads};
+#else
+    return {s_.at, taps == 1 ? 0 : count, count, taps, quads};
+#endif
+  }
   Positions positions(int64_t block) const {
     const int64_t d = p_.out_size[0], h = p_.out_size[1], w = p_.out_size[2];
     const int64_t begin = Split::even(plan_.positions, plan_.blocks, block);
@@ -268,6 +302,9 @@ class RowBlock {
     const int8_t* b = w_ + in_.group * plan_.w.group_bytes() + panel * plan_.w.panel_bytes();
     const bool more = column + columns < plan_.columns();  // after these panels
     const Split tiles(in_.rows.count, int8_tile_rows(panels));
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if (plan_.widens_weights()) widen_quads(b, plan_.w.quads(), s_.widened_panel);
+#endif
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
       const int64_t ahead = more && t < panels ? panels + t : 0;
@@ -275,17 +312,24 @@ class RowBlock {
                           .stride = in_.rows.stride,
                           .taps = in_.rows.taps,
                           .quads = in_.rows.quads,
-                          .b = b,
+                          .b = plan_.widens_weights() ? static_cast<const void*>(s_.widened_panel) : b,
                           .panel_bytes = plan_.w.panel_bytes(),
                           .soon = b + ahead * plan_.w.panel_bytes(),
                           .offset = s_.by.offset + column,
-                          .sums = s_.sums};
+                          .sums = s_.sums + (kMultipliesPairs ? row * kSumsStride : 0)};
       if (makes_bytes(p_.y_dtype)) fetch_bytes(row, rows, column);
-      const auto count = static_cast<int>(rows);
-      (flip_ ? int8_tile_function<true>(count, panels)
-             : int8_tile_function<false>(count, panels))(tile);
-      finish(row, rows, column, columns);
+      tile_function(static_cast<int>(rows), panels)(tile);
+      if (!kMultipliesPairs) finish(row, rows, column, columns);
     }
+    if (kMultipliesPairs) finish(0, in_.rows.count, column, columns);
+  }
+
+  Int8TileFunction tile_function(int rows, [[maybe_unused]] int panels) const {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return int8_pairs_function(rows, plan_.widens_weights());
+#else
+    return flip_ ? int8_tile_function<true>(rows, panels) : int8_tile_function<false>(rows, panels);
+#endif
   }
 
   // Brings near what the bytes of some rows will be added to, and written to.
@@ -305,8 +349,9 @@ class RowBlock {
   }
   DepthwiseTile depthwise_tile(int64_t row, int64_t rows, int64_t column, const int8_t* w,
                                const int32_t* offset, int32_t* sums) const {
-    return {.at = in_.rows.at + row,
-            .stride = in_.rows.stride,
+    return {.at = s_.at + row,
+            .stride = in_.count,
+            .taps = plan_.taps,
             .quads = plan_.w.quads(),
             .rows = rows,
             .column = column,

@@ -13,7 +13,7 @@ inline constexpr int kDepthwiseVecs = kDepthwiseColumns / kLanes;
 // Some rows of a depthwise convolution, of kDepthwiseColumns columns.
 struct DepthwiseTile {
   const uint8_t* const* at;  // [4 * quads][stride]: the pixels of each row
-  int64_t stride, quads, rows;
+  int64_t stride, taps, quads, rows;
   int64_t column, n;      // the first column, and how many are there from it on
   const int8_t* w;        // [quads][kBlock][4], from the first column
   const int32_t* offset;  // of each column, from the first one
@@ -64,7 +64,7 @@ inline void in_order(IVec (&sums)[kDepthwiseVecs]) {
   sums[2] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, high, more_high, 0x88);
   sums[3] = (IVec)_mm512_maskz_shuffle_i32x4(0xFFFF, high, more_high, 0xDD);
 }
-#else
+#elif !defined(__AVX2__)
 template <Filled kFilled>
 inline void interleave(const uint8_t* const (&x)[kQuad], const uint8_t* const (&)[kQuad], int64_t n,
                        IVec (&quads)[kDepthwiseVecs]) {
@@ -84,6 +84,67 @@ inline void interleave(const uint8_t* const (&x)[kQuad], const uint8_t* const (&
 inline void in_order(IVec (&)[kDepthwiseVecs]) {}
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// The first `n` <= 16 bytes at p, zeros after them.
+template <Filled kFilled>
+inline __m128i load_pixels(const uint8_t* p, int64_t n) {
+  if constexpr (kFilled == Filled::kWhole) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  } else {
+    const auto bytes = [](const uint8_t* from, int64_t count) __attribute__((always_inline)) {
+      uint64_t found = 0;
+      if (count >= 4) {
+        uint32_t first, last;  // which overlap
+        std::memcpy(&first, from, sizeof first);
+        std::memcpy(&last, from + count - 4, sizeof last);
+        found = uint64_t{last} << 8 * (count - 4) | first;
+      } else {
+        for (int64_t i = 0; i < count; ++i) found |= uint64_t{from[i]} << 8 * i;
+      }
+      return static_cast<int64_t>(found);
+    };
+    return _mm_set_epi64x(n > 8 ? bytes(p + 8, n - 8) : 0, bytes(p, std::min<int64_t>(n, 8)));
+  }
+}
+
+// R rows from `first` on. Two taps of a column become a pair, 16 bits each.
+template <bool Signed, Filled kFilled, int R>
+inline void sum_depthwise_rows(const DepthwiseTile& tile, int64_t first) {
+  static_assert(kDepthwiseColumns == kPanel);
+  const __m128i flip = _mm_set1_epi8(static_cast<char>(Signed ? kFlip : 0));
+  IVec sums[R][kDepthwiseVecs];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kDepthwiseVecs; ++v) sums[r][v] = load(tile.offset + v * kLanes);
+  }
+  for (int64_t t = 0; t < tile.taps; t += 2) {
+    const int8_t* w = tile.w + t / kQuad * kBlock * kQuad + quad_place(0, t % kQuad);
+    const SVec low_w = in_register(widen_weights(w));
+    const SVec high_w = in_register(widen_weights(w + 2 * kLanes));
+    const uint8_t* const* at = tile.at + t * tile.stride + first;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      __m128i x = load_pixels<kFilled>(at[r] + tile.column, tile.n);
+      __m128i next = load_pixels<kFilled>(at[tile.stride + r] + tile.column, tile.n);
+      if constexpr (Signed) x = _mm_xor_si128(x, flip), next = _mm_xor_si128(next, flip);
+      const auto low = (SVec)_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(x, next));
+      const auto high = (SVec)_mm256_cvtepu8_epi16(_mm_unpackhi_epi8(x, next));
+      sums[r][0] = dot_pairs(sums[r][0], low, low_w);
+      sums[r][1] = dot_pairs(sums[r][1], high, high_w);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    int32_t* to = tile.sums + (first + r) * kSumsStride;
+    for (int v = 0; v < kDepthwiseVecs; ++v) store(to + v * kLanes, sums[r][v]);
+  }
+}
+
+template <bool Signed, Filled kFilled>
+void sum_depthwise(const DepthwiseTile& tile) {
+  int64_t r = 0;
+  for (; r + 4 <= tile.rows; r += 4) sum_depthwise_rows<Signed, kFilled, 4>(tile, r);
+  for (; r < tile.rows; ++r) sum_depthwise_rows<Signed, kFilled, 1>(tile, r);
+}
+#else
 // Sums of all rows; of pairs, one row more than there is an odd number of. Signed: pixels are
 // signed bytes; what is added up is x + 128 then.
 template <bool Signed, Filled kFilled>
@@ -116,6 +177,7 @@ void sum_depthwise(const DepthwiseTile& tile) {
     }
   }
 }
+#endif
 
 using DepthwiseFunction = void (*)(const DepthwiseTile&);
 

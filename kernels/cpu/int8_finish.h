@@ -95,7 +95,7 @@ constexpr LowBytes low_bytes_of_two() {
 }
 #endif
 // The low bytes of several vectors, which lie beside each other.
-inline constexpr int kStoredTogether = kLanes == 4 ? 1 : 4;
+inline constexpr int kStoredTogether = kLanes == kPanel ? 4 : 1;
 inline void store_bytes_together(uint8_t* p, const IVec (&v)[kStoredTogether]) {
 #if defined(__AVX512VBMI__)
   static constexpr LowBytes kEach = low_bytes_of_two();
@@ -103,17 +103,42 @@ inline void store_bytes_together(uint8_t* p, const IVec (&v)[kStoredTogether]) {
   const __m512i low = _mm512_permutex2var_epi8((__m512i)v[0], each, (__m512i)v[1]);
   const __m512i high = _mm512_permutex2var_epi8((__m512i)v[2], each, (__m512i)v[3]);
   _mm512_storeu_si512(p, _mm512_maskz_shuffle_i64x2(0xFF, low, high, 0x44));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const auto words = [](IVec a, IVec b) __attribute__((always_inline)) {
-    return _mm256_packs_epi32((__m256i)(a & 0xFF), (__m256i)(b & 0xFF));
-  };
-  const __m256i bytes = _mm256_packus_epi16(words(v[0], v[1]), words(v[2], v[3]));
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(bytes, order));
 #else
   for (int i = 0; i < kStoredTogether; ++i) store_bytes(p + i * kLanes, v[i]);
 #endif
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Panel by panel and two rows at a time: conversions round as additions do, and integers are
+// shifted and cut to bytes when they are 16 bits wide. Returns the first column that is left.
+template <typename Value>
+inline int64_t round_panels(int64_t rows, int64_t columns, const ByteRange& range, uint8_t* y,
+                            const int64_t* y_rows, const Value value) {
+  const auto zero = _mm256_set1_epi16(static_cast<int16_t>(range.zero[0]));
+  const Vec lo = range.lo, hi = range.hi;
+  const auto words = [=](int64_t r, int64_t c) __attribute__((always_inline)) {
+    const auto whole = [=](int64_t at) __attribute__((always_inline)) {
+      return _mm256_cvtps_epi32((__m256)clamp(value(r, at), lo, hi));
+    };
+    const __m256i both = _mm256_packs_epi32(whole(c), whole(c + kLanes));
+    return _mm256_and_si256(_mm256_add_epi16(both, zero), _mm256_set1_epi16(0xFF));
+  };
+  int64_t c = 0;
+  for (; c + kPanel <= columns; c += kPanel) {
+    for (int64_t r = 0; r < rows; r += 2) {
+      const int64_t next = std::min(r + 1, rows - 1);
+      const __m256i bytes = _mm256_packus_epi16(words(r, c), words(next, c));
+      const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+      const __m256i ordered = _mm256_permutevar8x32_epi32(bytes, order);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + y_rows[r] + c),
+                       _mm256_castsi256_si128(ordered));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + y_rows[next] + c),
+                       _mm256_extracti128_si256(ordered, 1));
+    }
+  }
+  return c;
+}
+#endif
 
 // y[y_rows[r]] = value(r, c) of each row, in steps of y: rounded, as bytes. Columns and sums are
 // taken by value: stores of bytes could change what a reference shows.
@@ -124,9 +149,14 @@ inline void round_rows(int64_t rows, int64_t columns, const ByteRange range, uin
   const auto byte = [&](int64_t r, int64_t c) __attribute__((always_inline)) {
     return wrapping_sum(low_bytes(clamp(value(r, c), range.lo, range.hi)), range.zero);
   };
+  int64_t first = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  first = round_panels(rows, columns, range, y, y_rows, value);
+  if (first == columns) return;
+#endif
   for (int64_t r = 0; r < rows; ++r) {
     uint8_t* to = y + y_rows[r];
-    int64_t c = 0;
+    int64_t c = first;
     for (; c + kTogether <= columns; c += kTogether) {
       IVec bytes[kStoredTogether];
       for (int v = 0; v < kStoredTogether; ++v) bytes[v] = byte(r, c + v * kLanes);

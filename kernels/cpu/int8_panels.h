@@ -4,6 +4,9 @@
 // beside each other, [blocks][quads][64][4], K being its taps, with the same sums; within a block
 // columns are in the order of depthwise_place(), and 32 or fewer are there twice. uint8 weights are
 // stored less 128.
+//
+// Where pairs of 16 bits are multiplied (kMultipliesPairs), what is said to be [16][4] is
+// [2][16][2]: the first two rows of K, then the other two, so that one instruction widens them.
 #pragma once
 
 #include "kernels/cpu/check.h"
@@ -25,12 +28,39 @@ inline bool is_signed_byte(int32_t dtype) {
 // What turns a stored byte into the other signedness, less or more 128.
 inline constexpr uint8_t kFlip = 0x80;
 
+// AVX2 has no exact dot product of bytes; pairs of 16 bits are the quickest that it has. Both
+// operands are widened apart from the multiplying: rows of x once for all columns, weights once for
+// the rows of a tile.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+inline constexpr bool kMultipliesPairs = true;
+#else
+inline constexpr bool kMultipliesPairs = false;
+#endif
+
+// Where row j of a quad of a column of a panel lies.
+constexpr int64_t quad_place(int64_t column, int64_t j) {
+  if (kMultipliesPairs) return j / 2 * kPanel * 2 + column * 2 + j % 2;
+  return column * kQuad + j;
+}
+
 // Where a column of a block of a depthwise weight lies in it. Vectors of 64 bytes are interleaved
 // by runs of 16, so that the first quarter of each run comes first, then the second ones.
 constexpr int64_t depthwise_place(int64_t column) {
   if (kLanes < kPanel) return column;
   return column % kPanel / kQuad * kPanel + column / kPanel * kQuad + column % kQuad;
 }
+// Where row j of a quad of it lies.
+constexpr int64_t depthwise_place(int64_t column, int64_t j) {
+  const int64_t place = depthwise_place(column);
+  return place / kPanel * kPanel * kQuad + quad_place(place % kPanel, j);
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// What 16 bytes of weights are multiplied as.
+inline SVec widen_weights(const int8_t* p) {
+  return (SVec)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+#endif
 
 struct Int8Panels {
   int64_t groups, columns, k;  // columns of a group

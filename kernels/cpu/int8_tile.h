@@ -1,5 +1,6 @@
 // GEMMs of bytes: a tile of rows of x by panels of packed weights, summed in registers over all
-// of K, exact in int32. Rows of x are bytes wherever they lie, cut into runs of whole quads.
+// of K, exact in int32. Rows of x are bytes wherever they lie, cut into runs of whole quads; where
+// pairs of 16 bits are multiplied, they are widened and in one piece.
 #pragma once
 
 #include "kernels/cpu/int8_panels.h"
@@ -10,7 +11,11 @@ namespace npusim::cpu::NPUSIM_ISA {
 constexpr int int8_tile_rows(int panels) {
   return panels >= 4 ? 6 : 8;
 }
-#elif defined(__AVX2__) || defined(__aarch64__)
+#elif defined(__AVX2__)
+constexpr int int8_tile_rows(int) {
+  return 6;
+}
+#elif defined(__aarch64__)
 constexpr int int8_tile_rows(int) {
   return 4;
 }
@@ -20,9 +25,15 @@ constexpr int int8_tile_rows(int) {
 }
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+using Int8Element = int16_t;
+#else
+using Int8Element = uint8_t;
+#endif
+
 // Row r is at[r][0 … 4 * quads), at[stride + r][…), …: one run a tap.
 struct Int8Rows {
-  const uint8_t* const* at = nullptr;
+  const Int8Element* const* at = nullptr;
   int64_t stride = 0;
   int64_t count = 0;
   int64_t taps = 1;
@@ -30,15 +41,121 @@ struct Int8Rows {
 };
 
 struct Int8Tile {
-  const uint8_t* const* at;  // of the tile's first row
+  const Int8Element* const* at;  // of the tile's first row
   int64_t stride, taps, quads;
-  const int8_t* b;  // of the tile's first panel
+  const void* b;  // of the tile's first panel: bytes, or widened ones
   int64_t panel_bytes;
   const int8_t* soon;     // what to bring near meanwhile: a row of a panel a step
   const int32_t* offset;  // of each column: what its sums begin with
   int32_t* sums;          // [rows][kSumsStride]
 };
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Bytes as what is multiplied: unsigned ones, and signed ones more 128, as `flip` says. `n` is a
+// multiple of four.
+inline void widen_run(const uint8_t* from, int64_t n, uint8_t flip, int16_t* to) {
+  constexpr int64_t kBytes = 16;
+  const auto widen = [=](__m128i bytes) __attribute__((always_inline)) {
+    const __m128i flipped = _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip)));
+    return (SVec)_mm256_cvtepu8_epi16(flipped);
+  };
+  const auto widen_all = [=](int64_t i) __attribute__((always_inline)) {
+    store_pairs(to + i, widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  };
+  if (n >= kBytes) {
+    for (int64_t i = 0; i + kBytes <= n; i += kBytes) widen_all(i);
+    if (n % kBytes) widen_all(n - kBytes);
+    return;
+  }
+  for (int64_t i = 0; i < n; i += kQuad) {
+    int32_t quad;
+    std::memcpy(&quad, from + i, sizeof quad);
+    const SVec wide = widen(_mm_cvtsi32_si128(quad));
+    std::memcpy(to + i, &wide, kQuad * sizeof *to);
+  }
+}
+
+// The same of `quads` rows of quads of weights.
+inline void widen_quads(const int8_t* from, int64_t quads, int16_t* to) {
+  for (int64_t i = 0; i < quads * kPanel * kQuad; i += kPairLanes) {
+    store_pairs(to + i, widen_weights(from + i));
+  }
+}
+inline SVec load_weights(const int8_t* p) {
+  return widen_weights(p);
+}
+inline SVec load_weights(const int16_t* p) {
+  return load_pairs(p);
+}
+
+// One panel, of bytes or widened ones. Twelve sums, two vectors of weights, a pair of x and a
+// product are all registers.
+template <int R, typename Weight>
+[[gnu::noinline]] void multiply_int8_pairs(const Int8Tile& tile) {
+  constexpr int V = kPanelVecs;
+  IVec acc[R][V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    const IVec offset = load(tile.offset + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r][v] = offset;
+  }
+  const int16_t* a[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) a[r] = tile.at[r];
+  const auto* b = static_cast<const Weight*>(tile.b);
+  const int8_t* soon = tile.soon;
+  for (int64_t q = 0; q < tile.quads; ++q, b += kPanel * kQuad, soon += kPanel * kQuad) {
+    __builtin_prefetch(soon, 0, 2);
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < kQuad; j += 2) {
+      SVec w[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) w[v] = in_register(load_weights(b + quad_place(v * kLanes, j)));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        int32_t pair;
+        std::memcpy(&pair, a[r] + q * kQuad + j, sizeof pair);
+        const SVec x = in_register(reinterpret_cast<SVec>(pair - IVec{}));
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) acc[r][v] = dot_pairs(acc[r][v], x, w[v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(tile.sums + r * kSumsStride + v * kLanes, acc[r][v]);
+  }
+}
+
+using Int8TileFunction = void (*)(const Int8Tile&);
+
+template <typename Weight, int... R>
+constexpr Int8TileFunction pick_int8_tile(int rows, std::integer_sequence<int, R...>) {
+  constexpr Int8TileFunction functions[] = {multiply_int8_pairs<R + 1, Weight>...};
+  return functions[rows - 1];
+}
+inline Int8TileFunction int8_pairs_function(int rows, bool widened) {
+  constexpr auto kRows = std::make_integer_sequence<int, int8_tile_rows(kTilePanels)>{};
+  return widened ? pick_int8_tile<int16_t>(rows, kRows) : pick_int8_tile<int8_t>(rows, kRows);
+}
+
+template <bool Signed>
+inline void sum_int8_rows(const Int8Rows& a, int32_t* sums) {
+  for (int64_t r = 0; r < a.count; ++r) {
+    const int16_t* x = a.at[r];
+    IVec lanes{};
+    int64_t total = 0, i = 0;
+    for (; i + kPairLanes <= a.quads * kQuad; i += kPairLanes) {
+      lanes = dot_pairs(lanes, load_pairs(x + i), SVec{} + 1);
+    }
+    for (; i < a.quads * kQuad; ++i) total += x[i];
+    for (int l = 0; l < kLanes; ++l) total += lanes[l];
+    sums[r] = static_cast<int32_t>(total);
+  }
+}
+#else
 // Signed: x has signed bytes; what is added up is x + 128 then, as unsigned bytes.
 template <int R, int P, bool Signed>
 [[gnu::noinline]] void multiply_int8_tile(const Int8Tile& tile) {
@@ -52,7 +169,7 @@ template <int R, int P, bool Signed>
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) acc[r][v] = offset;
   }
-  const int8_t *b = tile.b, *soon = tile.soon;
+  const int8_t *b = static_cast<const int8_t*>(tile.b), *soon = tile.soon;
   for (int64_t t = 0; t < tile.taps; ++t) {
     const uint8_t* a[R];
 #pragma GCC unroll 8
@@ -125,5 +242,6 @@ inline void sum_int8_rows(const Int8Rows& a, int32_t* sums) {
     sums[r] = static_cast<int32_t>(total);
   }
 }
+#endif
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -40,13 +40,10 @@ class PanelWriter {
         p_.c_stride == 1 ? copy_quads(from, to) : interleave(from, to);
       } else {
         for (int64_t j = 0; j < rows; ++j) {
-          write_row((at + j) / p_.channels, (at + j) % p_.channels, to + j);
+          write_row((at + j) / p_.channels, (at + j) % p_.channels, j, to);
         }
       }
-      const auto* quad = reinterpret_cast<const int32_t*>(to);
-      for (int v = 0; v < kPanelVecs; ++v) {
-        total[v] = dot_quads(total[v], IVec{} + 0x01010101, load(quad + v * kLanes));
-      }
+      add_quads(to, total);
     }
     for (int v = 0; v < kPanelVecs; ++v) store(sums + v * kLanes, total[v]);
   }
@@ -54,13 +51,12 @@ class PanelWriter {
   // are there a second time are not needed.
   void write_taps(int64_t quads, int64_t panel, int8_t* block, int32_t* sums) const {
     for (int64_t n = 0; n < kPanel; ++n) {
-      int8_t* to = block + depthwise_place(panel * kPanel + n) * kQuad;
       uint32_t sum = 0;  // wraps, as those of quads do
       for (int64_t t = 0; t < quads * kQuad; ++t) {
         const bool there = n < columns_ && t < p_.taps;
         const auto byte =
             there ? static_cast<int8_t>(w_[n * p_.n_stride + t * p_.t_stride] ^ flip_) : int8_t{0};
-        to[t / kQuad * kBlock * kQuad + t % kQuad] = byte;
+        block[t / kQuad * kBlock * kQuad + depthwise_place(panel * kPanel + n, t % kQuad)] = byte;
         sum += static_cast<uint32_t>(byte);
       }
       sums[n] = static_cast<int32_t>(sum);
@@ -68,6 +64,19 @@ class PanelWriter {
   }
 
  private:
+  static void add_quads(const int8_t* quads, IVec (&total)[kPanelVecs]) {
+    for (int v = 0; v < kPanelVecs; ++v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+      for (int64_t j = 0; j < kQuad; j += 2) {
+        const SVec pairs = widen_weights(quads + quad_place(v * kLanes, j));
+        total[v] = dot_pairs(total[v], SVec{} + 1, pairs);
+      }
+#else
+      const auto* quad = reinterpret_cast<const int32_t*>(quads);
+      total[v] = dot_quads(total[v], IVec{} + 0x01010101, load(quad + v * kLanes));
+#endif
+    }
+  }
   // Columns whose K is contiguous.
   void copy_quads(const uint8_t* from, int8_t* to) const {
     const uint32_t flip = flip_ * 0x01010101u;
@@ -75,21 +84,25 @@ class PanelWriter {
       uint32_t quad;
       std::memcpy(&quad, from, sizeof quad);
       quad ^= flip;
-      std::memcpy(to + n * kQuad, &quad, sizeof quad);
+      std::memcpy(to + quad_place(n, 0), &quad, kMultipliesPairs ? kQuad / 2 : kQuad);
+      if (kMultipliesPairs) {
+        quad >>= 16;
+        std::memcpy(to + quad_place(n, 2), &quad, kQuad / 2);
+      }
     }
   }
   void interleave(const uint8_t* from, int8_t* to) const {
     for (int64_t n = 0; n < columns_; ++n) {
       const uint8_t* at = from + n * p_.n_stride;
       for (int64_t j = 0; j < kQuad; ++j) {
-        to[n * kQuad + j] = static_cast<int8_t>(at[j * p_.c_stride] ^ flip_);
+        to[quad_place(n, j)] = static_cast<int8_t>(at[j * p_.c_stride] ^ flip_);
       }
     }
   }
-  void write_row(int64_t tap, int64_t channel, int8_t* to) const {
+  void write_row(int64_t tap, int64_t channel, int64_t j, int8_t* to) const {
     const uint8_t* from = w_ + tap * p_.t_stride + channel * p_.c_stride;
     for (int64_t n = 0; n < columns_; ++n) {
-      to[n * kQuad] = static_cast<int8_t>(from[n * p_.n_stride] ^ flip_);
+      to[quad_place(n, j)] = static_cast<int8_t>(from[n * p_.n_stride] ^ flip_);
     }
   }
 
