@@ -38,10 +38,12 @@ inline Vec& sum_of(const QuantizedTile& tile, int i) {
   return tile.sums[i / kDotColumns * kLanes + i % kDotColumns * kSumRun];
 }
 
-// One instruction, of which GCC makes four out of the plain conversion of 32 bytes.
+// One instruction, of which GCC makes four out of the plain conversion.
 inline SVec widen_codes(const std::byte* p) {
 #if defined(__AVX512BW__)
   return (SVec)_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__AVX2__)
+  return (SVec)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
   using Bytes = VectorOf<int8_t, kPairLanes>;
   return __builtin_convertvector(*reinterpret_cast<const Bytes::unaligned*>(p), SVec);
