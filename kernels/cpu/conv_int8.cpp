@@ -23,7 +23,7 @@ constexpr int64_t kWideningTiles = 3;    // over which weights that are widened 
 constexpr int64_t kWidenedDepth = 1280;  // of a panel: more comes from farther than bytes would
 // Rows whose sums are finished together: all, where what that begins with is long beside a tile.
 constexpr int64_t kFinishedRows = kMultipliesPairs ? kRowBlock : kMaxTileRows;
-constexpr int64_t kFinishQuads = 10;                  // that take as long as making a byte of a sum
+constexpr int64_t kFinishQuads = 10;    // that take as long as making a byte of a sum
 constexpr int64_t kTaskShare = 4;       // tasks in one of floats: whole commands take no longer
 constexpr int64_t kShortRun = 16;       // channels that make a poor run of their own
 constexpr int64_t kDepthwiseRows = 32;  // positions of a depthwise task
@@ -94,7 +94,7 @@ struct Scratch {
   int64_t *y_rows, *r_rows, *axes;
   int32_t *sums, *x_sums;
   uint8_t *outside, *gathered;
-  const Int8Element** rows;  // where the rows are that are multiplied, and these where
+  const Int8Element** rows;              // where the rows are that are multiplied, and these where
   Int8Element *widened, *widened_panel;  // they are widened, and a panel is
   int8_t* ones;  // of a depthwise weight: what its zero points are multiplied by
   Int8Columns by;
@@ -112,7 +112,8 @@ struct Scratch {
         gathered(arena.take<uint8_t>(plan.gathers ? plan.rows * plan.row_bytes() : 0)),
         rows(arena.take<const Int8Element*>(plan.widens() ? plan.rows : 0)),
         widened(arena.take<Int8Element>(plan.widens() ? plan.rows * plan.row_bytes() : 0)),
-        widened_panel(arena.take<Int8Element>(plan.widens_weights() ? plan.row_bytes() * kPanel : 0)),
+        widened_panel(
+            arena.take<Int8Element>(plan.widens_weights() ? plan.row_bytes() * kPanel : 0)),
         ones(arena.take<int8_t>(plan.p.depthwise && plan.has_w_zeros() ? kBlock * plan.row_bytes()
                                                                        : 0)),
         by(arena, plan.w.panels() * kPanel, plan.p.requantization != 0) {}
@@ -308,15 +309,16 @@ class RowBlock {
     for (int64_t t = 0; t < tiles.parts; ++t) {
       const int64_t row = tiles.begin(t), rows = tiles.begin(t + 1) - row;
       const int64_t ahead = more && t < panels ? panels + t : 0;
-      const Int8Tile tile{.at = in_.rows.at + row,
-                          .stride = in_.rows.stride,
-                          .taps = in_.rows.taps,
-                          .quads = in_.rows.quads,
-                          .b = plan_.widens_weights() ? static_cast<const void*>(s_.widened_panel) : b,
-                          .panel_bytes = plan_.w.panel_bytes(),
-                          .soon = b + ahead * plan_.w.panel_bytes(),
-                          .offset = s_.by.offset + column,
-                          .sums = s_.sums + (kMultipliesPairs ? row * kSumsStride : 0)};
+      const Int8Tile tile{
+          .at = in_.rows.at + row,
+          .stride = in_.rows.stride,
+          .taps = in_.rows.taps,
+          .quads = in_.rows.quads,
+          .b = plan_.widens_weights() ? static_cast<const void*>(s_.widened_panel) : b,
+          .panel_bytes = plan_.w.panel_bytes(),
+          .soon = b + ahead * plan_.w.panel_bytes(),
+          .offset = s_.by.offset + column,
+          .sums = s_.sums + (kMultipliesPairs ? row * kSumsStride : 0)};
       if (makes_bytes(p_.y_dtype)) fetch_bytes(row, rows, column);
       tile_function(static_cast<int>(rows), panels)(tile);
       if (!kMultipliesPairs) finish(row, rows, column, columns);

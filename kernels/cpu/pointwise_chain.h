@@ -70,8 +70,8 @@ struct ChainOperand {
   float one;
 };
 
-// Vectors that go through the steps together.
-inline constexpr int kChainVecs = 2;
+// Vectors that go through the steps together: choosing a step takes longer than taking it.
+inline constexpr int kChainVecs = kLanes == 8 ? 4 : 2;
 using ChainVecs = Vec[kChainVecs];
 
 inline void load_chain(const ChainOperand& o, int64_t i, ChainVecs& v) {
@@ -96,6 +96,23 @@ struct ChainRow {
   ChainOperand x, others[ByteChain::kMost];
 };
 
+// The low bytes of several vectors, which lie beside each other.
+template <int N>
+inline void store_bytes(uint8_t* p, const IVec (&v)[N]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (N == 4) {
+    const auto words = [](IVec a, IVec b) __attribute__((always_inline)) {
+      return _mm256_packs_epi32((__m256i)(a & 0xFF), (__m256i)(b & 0xFF));
+    };
+    const __m256i bytes = _mm256_packus_epi16(words(v[0], v[1]), words(v[2], v[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(bytes, order));
+    return;
+  }
+#endif
+  for (int i = 0; i < N; ++i) store_bytes(p + i * kLanes, v[i]);
+}
+
 inline void run_steps(const ByteChain& chain, const ByteEnd& end, const ChainRow& row, int64_t i,
                       uint8_t* y) {
   ChainVecs v = {}, other = {};
@@ -115,7 +132,9 @@ inline void run_steps(const ByteChain& chain, const ByteEnd& end, const ChainRow
       }
     }
   }
-  for (int k = 0; k < kChainVecs; ++k) store_bytes(y + k * kLanes, end_bytes(end, v[k]));
+  IVec bytes[kChainVecs];
+  for (int k = 0; k < kChainVecs; ++k) bytes[k] = end_bytes(end, v[k]);
+  store_bytes(y, bytes);
 }
 
 // Bytes of n elements of a row. Those after the last whole vectors go through a copy.
