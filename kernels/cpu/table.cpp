@@ -39,6 +39,7 @@ namespace npusim::cpu {
   X(pointwise)            \
   X(pool)                 \
   X(quantize)             \
+  X(recurrence)           \
   X(reduce)               \
   X(resize)               \
   X(rope)                 \

@@ -543,6 +543,28 @@ struct LinearParams {
 };
 static_assert((sizeof(LinearParams) + 7) / 8 * 8 == 160);
 
+// operands: sums, w, [bias], hidden, [state], y, [new]
+struct RecurrenceParams {
+  int64_t steps;
+  int64_t m;
+  int64_t units;
+  int64_t ldw;
+  int64_t sums_step;
+  int64_t sums_row;
+  int64_t y_step;
+  int64_t y_row;
+  int32_t gates[4];
+  int32_t cell;
+  int32_t act;
+  int32_t reverse;
+  int32_t has_bias;
+  int32_t dtype;
+  static constexpr const char* kSchema =
+      "steps:i64 m:i64 units:i64 ldw:i64 sums_step:i64 sums_row:i64 y_step:i64 y_row:i64 "
+      "gates:i32[4] cell:i32 act:i32 reverse:i32 has_bias:i32 dtype:i32";
+};
+static_assert((sizeof(RecurrenceParams) + 7) / 8 * 8 == 104);
+
 // operands: w, quantized
 struct QuantizeParams {
   int64_t rows;

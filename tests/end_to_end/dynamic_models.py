@@ -168,6 +168,60 @@ class Resizes(nn.Module):
         )
 
 
+class Recurrences(nn.Module):
+    """Recurrent layers of open length, behind a strided convolution: all their cells, both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shorter = nn.Conv1d(5, 6, 3, 2, 1)
+        self.lstm = nn.LSTM(6, 9, 2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(18, 8, bidirectional=True)
+        self.plain = nn.RNN(16, 3, nonlinearity="relu", bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Maps [N, 5, T]."""
+        y, (hidden, cell) = self.lstm(self.shorter(x).relu().transpose(1, 2))
+        z, last = self.gru(y.transpose(0, 1))
+        return y, hidden, cell, z, last, *self.plain(z)
+
+
+class Lengths(nn.Module):
+    """Sizes computed from others: padded to multiples, halved, pooled, counted."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Maps [N, T, 8]."""
+        columns, length = x.transpose(1, 2), x.shape[1]
+        pooled = nn.functional.max_pool1d(columns, 3, 2, 1)
+        return (
+            pooled,
+            *nn.functional.max_pool1d(columns, 2, ceil_mode=True, return_indices=True),
+            nn.functional.avg_pool1d(pooled, 3, 2, 1, ceil_mode=True).softmax(-1),
+            nn.functional.pad(x, (0, 0, 0, -length % 4)).reshape(x.shape[0], -1, 4, 8).mean(2),
+            nn.functional.pad(x, (0, 0, 0, (4 - length % 4) % 4)).unflatten(1, (-1, 4)),
+            torch.linspace(-1.5, 2, length) + x[..., 0],
+            torch.linspace(0, 1, 2 * length + 1, dtype=torch.float64),
+            x.median(1).values,
+            x.round().mode(1).values,
+        )
+
+
+class Spectra(nn.Module):
+    """What speech recognition begins with, of any number of recordings of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(32))
+        self.register_buffer("bands", torch.rand(8, 17))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Maps [N, T]: logarithms of bands, as large as the loudest allows, and the sound again."""
+        spectrum = torch.stft(x, 32, 8, window=self.window, return_complex=True)
+        bands = self.bands @ spectrum[..., :-1].abs() ** 2
+        logarithms = bands.clamp(min=1e-10).log10()
+        logarithms = torch.maximum(logarithms, logarithms.amax() - 8.0)
+        return logarithms, torch.istft(spectrum, 32, 8, window=self.window)
+
+
 def _bert() -> nn.Module:
     from transformers import BertConfig, BertModel
 
@@ -264,6 +318,24 @@ MODELS: dict[str, Dynamic] = {
         ({0: BATCH, 2: Dim("height", min=2, max=16), 3: Dim("width", min=2, max=18)},),
         lambda batch, height, width: (torch.randn(batch, 2, height, width),),
         ((2, 6, 7), (8, 16, 18), (1, 2, 2), (3, 9, 5), (1, 3, 18)),
+    ),
+    "recurrences": Dynamic(
+        Recurrences,
+        ({0: BATCH, 2: SEQ},),
+        lambda batch, length: (torch.randn(batch, 5, length),),
+        ((2, 7), (8, 32), (1, 1), (3, 2), (1, 17)),
+    ),
+    "lengths": Dynamic(
+        Lengths,
+        ({0: BATCH, 1: SEQ},),
+        lambda batch, length: (torch.randn(batch, length, 8),),
+        ((2, 7), (8, 32), (1, 1), (2, 2), (3, 17)),
+    ),
+    "spectra": Dynamic(
+        Spectra,
+        ({0: BATCH, 1: Dim("samples", min=32, max=300)},),
+        lambda batch, samples: (torch.randn(batch, samples),),
+        ((2, 100), (8, 300), (1, 32), (3, 211)),
     ),
     "convolutions": Dynamic(
         Convolutions,

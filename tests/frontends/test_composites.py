@@ -135,6 +135,11 @@ def _order() -> Calls:
         (torch.searchsorted, (ordered, values)),
         (lambda o, v: torch.searchsorted(o, v, right=True, out_int32=True), (ordered[0], values)),
         (torch.bucketize, (values, ordered[0])),
+        (lambda x: torch.mode(x, 1).values, (x.round(),)),
+        (lambda x: torch.mode(x, 0, True), (x.round(),)),
+        (torch.mode, (torch.tensor([3, 1, 3, 1, 2, 1]),)),
+        (torch.mode, (torch.tensor(2.0),)),
+        (torch.mode, (torch.tensor([[True, False, True]]),)),
     ]
 
 
@@ -169,6 +174,35 @@ def _blocks() -> Calls:
     return calls
 
 
+def _divisors() -> Calls:
+    kinds = (torch.int64, torch.int32, torch.int8, torch.uint8)
+    pairs = [([0, 12, 0, 121, 100, 127], [0, 0, 7, 44, 75, 89])] * 4
+    calls: Calls = []
+    for kind, (a, b) in zip(kinds, pairs, strict=True):
+        given = torch.tensor(a, dtype=kind), torch.tensor(b, dtype=kind)
+        calls += [(torch.gcd, given), (torch.lcm, given)]
+    signed = torch.tensor([[-12], [18], [7]]), torch.tensor([8, -27, 0], dtype=torch.int32)
+    fibonacci = torch.tensor([7540113804746346429]), torch.tensor([4660046610375530309])
+    return [*calls, (torch.gcd, signed), (torch.lcm, signed), (torch.gcd, fibonacci)]
+
+
+def _special() -> Calls:
+    inf, nan = torch.inf, torch.nan
+    edges = torch.tensor([0, -0.0, inf, -inf, nan, 1, 2, 1e-30, -1e-30, 3e38, -1, -2])
+    x = torch.cat([edges, torch.linspace(-12.3, 14.1, 97), torch.linspace(-1.45, 3.1, 50)])
+    functions = (
+        *(torch.erfc, torch.special.erfcx, torch.special.log_ndtr, torch.lgamma, torch.digamma),
+        *(torch.i0, torch.special.i0e, torch.special.i1, torch.special.i1e),
+    )
+    calls: Calls = [(function, (x,)) for function in functions]
+    calls += [(function, (torch.arange(1, 6),)) for function in (torch.lgamma, torch.erfc)]
+    half = x[12:].half()
+    calls += [(function, (half,)) for function in (torch.erfc, torch.digamma, torch.i0)]
+    positive = torch.cat([edges[[2, 4, 5, 6]], torch.linspace(0.05, 30, 40)])
+    calls += [(lambda x, n=n: torch.polygamma(n, x), (positive,)) for n in (0, 1)]
+    return [*calls, (lambda x: torch.mvlgamma(x, 3), (positive[4:] + 2,))]
+
+
 def _others() -> Calls:
     x, mask = _random(3, 4), _random(4) > 0
     return [
@@ -192,7 +226,7 @@ def _others() -> Calls:
     "calls",
     [
         *(_distances, _bags, _grids, _pool_gradients, _convolution_gradients, _order),
-        *(_resizes, _blocks, _others),
+        *(_resizes, _blocks, _divisors, _special, _others),
     ],
 )
 def test_composites(calls: Callable[[], Calls]) -> None:

@@ -103,6 +103,11 @@ def test_results_have_expressions(function: Callable[[Tensor], Tensor], text: st
     assert str(graph.types[graph.outputs[0].value]) == text
 
 
+def test_what_one_element_does_not_allow_a_minimum_does() -> None:
+    graph = extract(lambda x: x.chunk(2)[0], (6, 2), dims=({0: Dim("n", min=2, max=9)},))
+    assert str(graph.types[graph.outputs[0].value]) == "float32[(n + 1)//2, 2]"
+
+
 def test_the_last_elements_of_fewer_are_all() -> None:
     def last(x: Tensor) -> Tensor:
         return torch.cat([x[:, -4:], x, x[:, -5:-1:2] + 1], 1)
@@ -127,6 +132,9 @@ def test_the_last_elements_of_fewer_are_all() -> None:
             r"takes as numbers \(negative_slope\).*fraction of a symbolic size",
         ),
         (lambda x: x[: int(x.sum())], {0: Dim("n", max=9)}, "values of tensors|Python number"),
+        # What a model does of a computed size of one, or by it, is not what it does of others.
+        (lambda x: x if x.shape[0] // 2 == 1 else -x, {0: Dim("n", max=9)}, "leaves open"),
+        (lambda x: x.chunk(2)[0], {0: Dim("n", max=9)}, "leaves open"),
     ],
 )
 def test_what_cannot_be_extracted(
@@ -163,6 +171,10 @@ def test_what_pytorch_decides_while_decomposing_must_hold_always(text: str, hold
         ("Ne(2*s, 2*s + 1)", True),
         ("s*s < s", False),  # by trying all
         ("s*s <= s", None),
+        ("(s < 5) | (s >= 1)", True),
+        ("(s < 5) & (s < 1)", False),
+        ("(s < 5) | (s < 1)", None),
+        ("~(s < 5)", None),
     ],
 )
 def test_what_is_decided_of_sizes_holds_for_all(text: str, answer: bool | None) -> None:

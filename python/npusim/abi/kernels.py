@@ -497,7 +497,6 @@ KERNELS: dict[str, KernelDef] = {
             "sums, w, [bias], hidden, [state], y, [new]",
             "steps:i64 m:i64 units:i64 ldw:i64 sums_step:i64 sums_row:i64 y_step:i64 y_row:i64 "
             "gates:i32[4] cell:i32 act:i32 reverse:i32 has_bias:i32 dtype:i32",
-            generated_only=True,
         ),
         # y[b] = act(w[m, k] · x[b][k, n] + bias[m] + residual[b]): a linear along x's last
         # dimension but one (ops/token_mixing.py). Columns are contiguous; ld…: strides of rows,

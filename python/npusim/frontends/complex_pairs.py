@@ -80,12 +80,26 @@ class Writer:
         """Returns a node as `aten.view` takes it."""
         return self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
 
-    def view(self, x: Node, shape: Sequence[Any]) -> Node:
-        """Returns a node in another shape; at most one size may be symbolic."""
-        sizes = [n if isinstance(n, int) else -1 for n in shape]
+    def view(self, x: Node, shape: Sequence[Any], like: Node | None = None) -> Node:
+        """Returns a node in another shape, of whose open sizes at most one is computed.
+
+        Args:
+            like: has the open sizes that x has not, each as one of its dimensions.
+        """
+        sizes: list[Any] = [n if isinstance(n, int) else -1 for n in shape]
+        if sizes.count(-1) > 1:
+            sizes = [n if isinstance(n, int) else self._size(n, (x, like)) for n in shape]
         if sizes.count(-1) > 1:
             raise NoPair
         return self.call(aten.view.default, self.dense(x), sizes)
+
+    def _size(self, size: torch.SymInt, nodes: Sequence[Node | None]) -> Any:
+        """Returns an open size as a node that reads it off another one; -1 where none has it."""
+        for node in (n for n in nodes if n is not None):
+            for dim, own in enumerate(node.meta["val"].shape):
+                if isinstance(own, torch.SymInt) and own.node.expr == size.node.expr:
+                    return self.call(aten.sym_size.int, node, dim)
+        return -1
 
 
 def rank(node: Node) -> int:

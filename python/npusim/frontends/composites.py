@@ -39,6 +39,33 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+# ---- whole numbers ----
+
+# Steps of Euclid's algorithm at most, by the bytes of a number: Fibonacci's numbers take the most.
+_EUCLID = {1: 13, 2: 24, 4: 46, 8: 92}
+
+
+@written(aten.gcd.default)
+def _gcd(a: Tensor, b: Tensor) -> Tensor:
+    """The greatest common divisor, at least 0."""
+    kind = torch.result_type(a, b)
+    a, b = torch.broadcast_tensors(a.to(kind).abs(), b.to(kind).abs())
+    for _ in range(_EUCLID[kind.itemsize]):
+        done = b == 0
+        a, b = torch.where(done, a, b), torch.fmod(a, torch.where(done, 1, b))
+    return a
+
+
+@written(aten.lcm.default)
+def _lcm(a: Tensor, b: Tensor) -> Tensor:
+    """The least common multiple, at least 0; of few bits it is wrapped last, as PyTorch does."""
+    divisor, kind = _gcd(a, b), torch.result_type(a, b)
+    wide = kind if kind.itemsize >= 4 else torch.int32
+    a, b, divisor = a.to(wide), b.to(wide), divisor.to(wide)
+    part = torch.div(a, torch.where(divisor == 0, 1, divisor), rounding_mode="trunc")
+    return (part * b).abs().to(kind)
+
+
 # ---- creation ----
 
 
@@ -253,7 +280,8 @@ def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
 def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The lower of the middle elements, and a place that has it; NaN where there is one."""
     size = x.shape[dim] if x.dim() else 1
-    values, places = _kthvalue(x, max(1, (size + 1) // 2), dim, True)
+    middle = (size + 1) // 2 if isinstance(size, torch.SymInt) else max(1, (size + 1) // 2)
+    values, places = _kthvalue(x, middle, dim, True)
     if x.is_floating_point():
         unknown = torch.isnan(x)
         values = torch.where(unknown.any(dim, True), float("nan"), values)
@@ -282,6 +310,24 @@ def _nanmedian(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     count = (x == x).to(torch.int64).sum(dim, keepdim=True)
     middle = torch.div(count - 1, 2, rounding_mode="floor").clamp_min(0)
     values, places = (torch.gather(t, dim, middle) for t in (values, places))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+@written(aten.mode.default)
+def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest of the most frequent elements along a dimension, and the last place of it.
+
+    Equal elements stand side by side once they are sorted: the longest run is looked for.
+    """
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    place = torch.arange(x.shape[dim], device=x.device).view(shape)
+    begins = (values != values.roll(1, dim)) | (place == 0)
+    first = torch.where(begins, place, 0).cummax(dim).values
+    at = (place - first).argmax(dim, keepdim=True)
+    values, places = (torch.gather(t, dim, at) for t in (values, places))
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 

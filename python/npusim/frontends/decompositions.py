@@ -18,6 +18,7 @@ from npusim.frontends import (  # noqa: F401  (enter theirs in WRITTEN)
     gradients,
     resampling,
     sliding_blocks,
+    special_functions,
 )
 from npusim.frontends.composites import WRITTEN
 from npusim.frontends.quantized import quantization_operators

@@ -10,8 +10,10 @@ import contextlib
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
+from types import FrameType
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -24,6 +26,7 @@ from torch.utils._sympy import functions
 
 from npusim.errors import ExportError, SymbolicSizeError
 from npusim.frontends.fractions import ratio_of, rounded_size
+from npusim.frontends.refusals import is_users
 from npusim.ir.symbolic import bounds, evaluate, maximum, minimum, symbol, symbols_of
 from npusim.ir.types import TensorType
 from npusim.ops.schema import dtype_name
@@ -54,7 +57,9 @@ _FOLDS: Mapping[str, Callable[[int, int], int]] = {
 
 def is_about_sizes(error: BaseException | None) -> bool:
     """Tells whether torch.export failed since a model fixes a size that was to be left open."""
-    return error is not None and "Constraints violated" in str(error)
+    said = "" if error is None else str(error)
+    # The second: torch.export fails itself, over a least value that it wants to propose.
+    return "Constraints violated" in said or "Dim with inconsistent min" in said
 
 
 @contextlib.contextmanager
@@ -223,6 +228,15 @@ def decided(condition: Any, symbols: Mapping[sympy.Symbol, int]) -> bool | None:
 
     By bounds, or else by trying all sizes, if there are few enough.
     """
+    if isinstance(condition, (sympy.And, sympy.Or)):
+        answers = [decided(part, symbols) for part in condition.args]
+        settling = isinstance(condition, sympy.Or)  # the answer of one part that is the whole's
+        if settling in answers:
+            return settling
+        return None if None in answers else not settling
+    if isinstance(condition, sympy.Not):
+        answer = decided(condition.args[0], symbols)
+        return None if answer is None else not answer
     if not isinstance(condition, sympy.core.relational.Relational):
         return bool(condition) if condition in (sympy.true, sympy.false) else None
     try:
@@ -251,23 +265,33 @@ def decided(condition: Any, symbols: Mapping[sympy.Symbol, int]) -> bool | None:
 
 
 @contextlib.contextmanager
-def exact_sizes() -> Iterator[None]:
+def exact_sizes(dynamic_shapes: Any) -> Iterator[None]:
     """Has torch.export take npusim's arithmetic for sizes where its own gives up.
 
     Such as that `n // 2 <= n`: what is not known becomes a condition on the sizes of calls, and a
-    size that is to be open is then refused. Process-wide while it lasts.
+    size that is to be open is then refused. Whether a computed size is one is asked by PyTorch
+    for strides and for what it repeats, and is answered as of a size of an input, which it never
+    takes for one: by the example. Process-wide while it lasts.
+
+    Args:
+        dynamic_shapes: as torch.export takes it; its named sizes may have a least value.
     """
     own = ShapeEnv._maybe_evaluate_static
+    least = {d.__name__: int(d.min) for d in _named_dims(dynamic_shapes)}
 
     @functools.wraps(own)
     def evaluated(environment: ShapeEnv, expr: Any, **options: Any) -> Any:
         found = own(environment, expr, **options)
-        if found is not None or not isinstance(expr, sympy.core.relational.Relational):
+        if found is not None or not isinstance(expr, sympy.logic.boolalg.Boolean):
             return found
         if options.get("unbacked_only") or options.get("compute_hint"):
             return found
-        sizes = {v: n for v in expr.free_symbols if (n := _open_size(environment, v)) is not None}
+        sizes = {
+            v: n for v in expr.free_symbols if (n := _open_size(environment, v, least)) is not None
+        }
         answer = decided(expr, sizes)
+        if answer is None:
+            answer = _as_of_more_than_one(environment, expr)
         return found if answer is None else sympy.sympify(answer)
 
     ShapeEnv._maybe_evaluate_static = evaluated
@@ -277,15 +301,62 @@ def exact_sizes() -> Iterator[None]:
         ShapeEnv._maybe_evaluate_static = own
 
 
-def _open_size(environment: ShapeEnv, variable: sympy.Symbol) -> int | None:
-    """Returns the symbol of an input's size, from 1 on where torch.export has it from 2 on."""
+def _open_size(
+    environment: ShapeEnv, variable: sympy.Symbol, least: Mapping[str, int]
+) -> int | None:
+    """Returns the symbol of an input's size, from 1 on where torch.export has it from 2 on.
+
+    Args:
+        least: by name, what the caller says of a size.
+    """
     known = environment.var_to_range.get(variable)
-    held = vars(environment)
-    hints = held.get("backed_var_to_val", held.get("var_to_val", {}))  # its name was another
-    if known is None or variable not in hints or not known.upper.is_Integer:
+    if known is None or variable not in _examples(environment) or not known.upper.is_Integer:
         return None
-    low = 1 if known.lower <= 2 else int(known.lower)
+    low = int(known.lower)
+    if low <= 2:
+        low = max(1, least.get(_debug_name(environment, variable) or "", 1))
     return symbol(str(variable), low, int(known.upper))
+
+
+def _examples(environment: ShapeEnv) -> Mapping[sympy.Symbol, Any]:
+    """Returns the sizes of the example arguments, by symbol."""
+    held = vars(environment)
+    found: Mapping[sympy.Symbol, Any] = held.get(  # its name was another
+        "backed_var_to_val", held.get("var_to_val", {})
+    )
+    return found
+
+
+def _as_of_more_than_one(environment: ShapeEnv, condition: Any) -> bool | None:
+    """Returns what it is to be equal to one of a size that is not one in the example; else None.
+
+    Only where PyTorch asks: what a model itself does by a size is nothing that may be taken for
+    granted.
+    """
+    if not isinstance(condition, (sympy.Eq, sympy.Ne)) or sympy.Integer(1) not in condition.args:
+        return None
+    (size,) = (side for side in condition.args if side != 1)
+    example = size.xreplace(dict(_examples(environment)))
+    if not example.is_Integer or example == 1 or _asked_by_the_model():
+        return None
+    return isinstance(condition, sympy.Ne)
+
+
+_OF_SIZES = ("/fx/experimental/", "/torch/__init__.py", "/_sympy/", str(__file__))
+
+
+def _asked_by_the_model() -> bool:
+    """Tells whether a condition is one of the model's own.
+
+    What was asked before, and is looked at again in the end, was asked by the model as well: of
+    conditions that are answered here nothing is kept.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and any(part in frame.f_code.co_filename for part in _OF_SIZES):
+        if frame.f_code.co_name.startswith("produce_guards"):
+            return True
+        frame = frame.f_back
+    return frame is None or is_users(frame.f_code.co_filename)
 
 
 def _constants_last(args: tuple[Any, ...]) -> list[Any]:
@@ -323,8 +394,10 @@ def _input_symbols(program: ExportedProgram) -> dict[sympy.Symbol, str]:
 def _name_of(program: ExportedProgram, variable: sympy.Symbol) -> str | None:
     """Returns the name that `dynamic_shapes` gives a symbol, or None."""
     environment = _environment(program)
-    if environment is None:
-        return None
+    return None if environment is None else _debug_name(environment, variable)
+
+
+def _debug_name(environment: ShapeEnv, variable: sympy.Symbol) -> str | None:
     same = {variable}
     same.update(v for v, by in environment.replacements.items() if by == variable)
     for source in (s for v in same for s in environment.var_to_sources.get(v, ())):

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from npusim.errors import ExportError, SymbolicSizeError, at
 from npusim.frontends import decompositions as policy
+from npusim.frontends import recurrences
 from npusim.frontends.dynamic_shapes import Sizes
 from npusim.frontends.fractions import emit_fraction
 from npusim.frontends.refusals import source_line
@@ -32,6 +33,7 @@ from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.ir.verify import verify_graph
 from npusim.ops import schema
+from npusim.ops.recurrence import RECURRENCE
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -54,6 +56,14 @@ class _Fraction:
 
     node: torch.fx.Node
 
+
+# What to write for operators whose result has as many elements as the values of tensors say.
+_OF_FIXED_SHAPE = {
+    "bincount": "count into a tensor of a fixed size (torch.zeros(n).scatter_add, torch.histc)",
+    "_unique2": "sort, and compare neighbours",
+    "unique": "sort, and compare neighbours",
+    "nonzero": "keep the mask, or take so many places (torch.topk of the mask as numbers)",
+}
 
 Bound = list[tuple[schema.Argument, Any]]  # a call's arguments
 
@@ -172,9 +182,11 @@ class _Translation:
                 + "".join(f"; {way}" for known, way in _INSTEAD.items() if name.startswith(known))
             )
         elif not self._has_known_shapes(node.meta.get("val")):
+            name = target._schema.name.partition("::")[2]
+            ways = (way for known, way in _OF_FIXED_SHAPE.items() if name.startswith(known))
             raise ExportError(
                 "the shape of its result depends on the values of tensors; keep the shape "
-                "fixed and mask instead (torch.where)"
+                f"fixed and mask instead (torch.where){''.join(f', or {way}' for way in ways)}"
             )
         elif policy.is_copy(node):
             self.values[node] = self.values[node.args[0]]  # type: ignore[index]
@@ -264,7 +276,7 @@ class _Translation:
         types = [self.sizes.type_of(t) for t in tensors]
         names = [self.names.fresh(f"{name}.{i}") for i in range(len(types))] if several else [name]
         values = tuple(map(Value, names, types))
-        self.nodes.append(Node(name, str(target), inputs, values, attrs, _source(node)))
+        self.nodes.append(Node(name, _op_of(target), inputs, values, attrs, _source(node)))
         self.values[node] = (name,) if norm is not None else _named(results, iter(names))
 
     def _resolved(self, value: Any) -> Any:
@@ -405,6 +417,11 @@ class _Translation:
         raise ExportError(
             f"{self.name} does what a graph with static shapes cannot express:{listed}."
         )
+
+
+def _op_of(target: torch._ops.OpOverload) -> str:
+    """Returns the op of a graph that a call of an operator is."""
+    return RECURRENCE if target is recurrences.RECURRENCE else str(target)
 
 
 def output_names(spec: pytree.TreeSpec, count: int) -> list[str]:

@@ -91,7 +91,7 @@ def _along(
         table = _table(writer, x, n, kept, parts, sign, scale)
         flat = rows if real else writer.view(rows, [*shape[:-2], 2 * n])
         found = writer.call(aten.matmul.default, flat, table)
-    found = writer.view(found, [*shape[: count - 1], kept, 2])
+    found = writer.view(found, [*shape[: count - 1], kept, 2], rows)
     return writer.call(aten.permute.default, found, _from_end(dim, count, count + 1))
 
 
@@ -110,7 +110,7 @@ def _inverse_of_half(writer: Writer, pair: Node, dim: int, normalization: Any, n
         whole = _whole_of_half(writer, rows, n)
         found = _two_steps(writer, whole, n, first, 2, 1.0, scale, n)
         found = writer.call(aten.select.int, found, 2, 0)
-        found = writer.view(found, [*shape[:-2], n])
+        found = writer.view(found, [*shape[:-2], n], rows)
     else:
         flat = writer.view(rows, [*shape[:-2], 2 * half])
         table = _table_of_half(writer, pair, n, scale)

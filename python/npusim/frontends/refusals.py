@@ -44,7 +44,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         _DATA_DEPENDENT,
     ),
     (
-        r"Constraints violated|ConstraintViolationError|not in range \[",
+        r"Constraints violated|ConstraintViolationError|not in range \[|inconsistent min",
         "the model, or its example arguments, fix a size that dynamic_shapes leaves open",
         "Give examples of at least 2 and at most max there, and say what the model needs: a "
         "multiple (4 * dim), a min, or a fixed size.",

@@ -41,8 +41,9 @@ from npusim.frontends.dynamic_shapes import (
 )
 from npusim.frontends.equal_layers import saw_a_stand_in, traced_once
 from npusim.frontends.exported_program import translate
+from npusim.frontends.open_calls import open_call
 from npusim.frontends.operator_tables import quick_tables
-from npusim.frontends.recurrences import states_as_given
+from npusim.frontends.recurrences import recurrences_as_given
 from npusim.frontends.refusals import explain, users_frames
 from npusim.frontends.selected_rows import traced_with_selections
 from npusim.frontends.uncompiled import compiled_when_called
@@ -171,7 +172,7 @@ def _export(
             weight_free(model, mode),
             _known_answers(model),
             no_context if strict else compiled_when_called(),
-            no_context if dynamic_shapes is None else exact_sizes(),
+            no_context if dynamic_shapes is None else exact_sizes(dynamic_shapes),
             traced_once(model) if once and not strict and not dynamic_shapes else no_context,
         ):
             stack.enter_context(context)
@@ -248,6 +249,8 @@ def _unused_inputs(model: nn.Module, args: tuple[Tensor, ...]) -> set[int]:
 class _KnownAnswers(TorchFunctionMode):
     """Leaves out of a trace what constants decide, and what sets the mode of gradients as it is.
 
+    Functions that would fix sizes that are to stay open are called as others.
+
     torch.export cuts a graph in pieces at each such call (a rotation's `torch.no_grad`, say) and
     joins them again, which takes a tenth of an extraction's time.
     """
@@ -259,7 +262,8 @@ class _KnownAnswers(TorchFunctionMode):
             return None
         if func in ASKING and (answer := decided(func, args, kwargs or {})) is not None:
             return answer[0]
-        return func(*args, **(kwargs or {}))
+        call = open_call(func, args, kwargs or {}) or func
+        return call(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -294,7 +298,7 @@ def _reference_paths() -> Iterator[None]:
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with states_as_given():
+        with recurrences_as_given():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)

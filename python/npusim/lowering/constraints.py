@@ -39,6 +39,10 @@ _RANDOM = frozenset(
         "uniform",
     ]
 )
+# Those of them that layers call while they are trained, and not in evaluation.
+_OF_TRAINING = frozenset(
+    ["native_dropout", "rrelu_with_noise", "rrelu_with_noise_functional", "bernoulli"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ def op_constraint(node: Node, graph: Graph) -> str | None:
     """Returns why no target can run a node, or None when a target with the right kernels can."""
     definition = find(node.op)
     if definition is None and _base_name(node.op) in _RANDOM:
-        return "it draws random numbers, which differ from call to call: make them an input"
+        drawn = "it draws random numbers, which differ from call to call: make them an input"
+        if _base_name(node.op) not in _OF_TRAINING:
+            return drawn
+        return f"{drawn}, or, where a layer in training mode draws them, call its eval()"
     if definition is None:
         return "npusim does not know this operator"
     if definition.lower is None:

@@ -14,9 +14,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from npusim.abi.scalar import OPCODES
-from npusim.errors import ShapeError
+from npusim.errors import ShapeError, TargetConstraintError
 from npusim.ir.graph import Node
 from npusim.ir.opdef import Case, OpDef, register
+from npusim.ir.symbolic import is_symbolic
 from npusim.ir.types import TensorType
 from npusim.lowering.context import Lowering, Param, codes
 from npusim.lowering.view import View
@@ -40,9 +41,26 @@ RECURRENCE = "npu.recurrence"
 
 
 def is_recurrence(target: TargetConfig, cell: str, dtype: str, units: int) -> bool:
-    """Tells whether a kernel of the target holds the weight of such a recurrence on the chip."""
-    most = target.recurrent.held_units if dtype != "float32" else target.recurrent.held_floats
-    return target.has("recurrence") and cell in GATES and dtype in DTYPES and 0 < units <= most
+    """Tells whether a kernel of the target computes such a recurrence.
+
+    Device code holds the weight on the chip, the CPU's kernel reads it once a step.
+    """
+    known = target.has("recurrence") and cell in GATES and dtype in DTYPES and units > 0
+    return known and (not target.code_format or units <= _held_units(target, dtype))
+
+
+def joins_steps(target: TargetConfig, cell: str, dtype: str, units: int) -> bool:
+    """Tells whether steps of a known number become one command, as where each is a launch.
+
+    On the CPU they stay products, which several threads share.
+    """
+    return bool(target.code_format) and is_recurrence(target, cell, dtype, units)
+
+
+def _held_units(target: TargetConfig, dtype: str) -> int:
+    """Returns the most units whose weight device code holds on the chip."""
+    measured = target.recurrent
+    return measured.held_units if dtype != "float32" else measured.held_floats
 
 
 def _lower(node: Node, low: Lowering) -> None:
@@ -56,6 +74,15 @@ def _lower(node: Node, low: Lowering) -> None:
     operands = (hidden, weight, bias, sums, state)
     if is_recurrence(low.target, cell, sums.dtype, units):
         _emit(low, node, operands)
+    elif is_symbolic(sums.shape[0]):
+        raise TargetConstraintError(
+            f"calls choose the length of this recurrence, of {units} units; "
+            + (
+                f"one kernel computes all steps of up to {_held_units(low.target, sums.dtype)} only"
+                if low.target.has("recurrence")
+                else "no kernel of the target computes all steps"
+            )
+        )
     else:
         _emit_steps(low, node, operands)
 

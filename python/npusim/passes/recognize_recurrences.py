@@ -15,7 +15,7 @@ from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, drop_dead, rebuild
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
-from npusim.ops.recurrence import RECURRENCE, is_recurrence
+from npusim.ops.recurrence import RECURRENCE, joins_steps
 from npusim.ops.recurrent_step import RECURRENT_STEP
 from npusim.targets.target_config import TargetConfig
 
@@ -61,7 +61,7 @@ class _Matcher:
     def joined(self, first: Node) -> dict[str, list[Node]]:
         """Returns what takes the place of nodes for the chain that begins with a step."""
         cell, type = str(first.attrs["cell"]), first.outputs[0].type
-        if not is_recurrence(self.target, cell, type.dtype, type.shape[-1]):
+        if not joins_steps(self.target, cell, type.dtype, type.shape[-1]):
             return {}
         if cell == "gru" and first.inputs[_X] != first.inputs[_STATE]:
             return {}

@@ -22,7 +22,7 @@ from npusim.ir.graph import Attr, Graph, Node, Value
 from npusim.ir.rewrite import Names, drop_dead, rebuild
 from npusim.ir.rewriter import reading
 from npusim.ir.types import TensorType
-from npusim.ops.recurrence import is_recurrence
+from npusim.ops.recurrence import joins_steps
 from npusim.ops.recurrent_step import ACTIVATIONS, GATES, RECURRENT_STEP, is_step
 from npusim.targets.target_config import TargetConfig
 
@@ -269,7 +269,7 @@ class _Matcher:
         )
 
     def _held(self, cell: str, hidden: TensorType) -> bool:
-        return is_recurrence(self.target, cell, hidden.dtype, hidden.shape[-1])
+        return joins_steps(self.target, cell, hidden.dtype, hidden.shape[-1])
 
     def _part(self, value: str | None, parts: int) -> tuple[str, int] | None:
         """Returns what a value is one of so many parts of, along its last dimension, and which."""

@@ -206,6 +206,50 @@ def test_attention(attributes: str) -> None:
     check(model("float[n, 2, s, 4] x", f"y = Attention{attributes}(x, x, x)", 23), BOUNDS, SIZES)
 
 
+def _weights(name: str, *shape: int) -> str:
+    numbers = np.random.default_rng(len(name)).standard_normal(shape).reshape(-1) / 2
+    listed = ", ".join(f"{number:.3f}" for number in numbers)
+    return f"{name} = Constant<value = float{list(shape)} {{{listed}}}>() "
+
+
+def recurrent(op: str, direction: str, extra: str = "", more: str = "") -> onnx.ModelProto:
+    """Returns a recurrent layer of 4 inputs and 3 units over sequences of any length."""
+    gates, ways = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 2 if direction == "bidirectional" else 1
+    sizes = ((("w",), 4), (("rec",), 3))
+    body = "".join(_weights(*name, ways, gates * 3, k) for name, k in sizes)
+    body += _weights("bias", ways, 2 * gates * 3)
+    cell = ", cell" if op == "LSTM" else ""
+    how = f'hidden_size = 3, direction = "{direction}"{extra}'
+    body += f"y, last{cell} = {op}<{how}>(x, w, rec, bias{more})"
+    given = "float[s, n, 4] x" + (", int32[n] lengths" if more else "")
+    results = f"float y, float last{cell.replace('cell', 'float cell')}"
+    text = f'<ir_version: 10, opset_import: ["" : 21]>\ng ({given}) => ({results}) {{{body}}}'
+    return parser.parse_model(text)
+
+
+@pytest.mark.parametrize(
+    ("op", "direction", "extra"),
+    [
+        *(("LSTM", "bidirectional", ""), ("LSTM", "reverse", ""), ("RNN", "bidirectional", "")),
+        ("GRU", "bidirectional", ", linear_before_reset = 1"),
+        ("RNN", "forward", ', activations = ["Relu"]'),
+    ],
+)
+def test_recurrences_of_any_length(op: str, direction: str, extra: str) -> None:
+    graph = check(recurrent(op, direction, extra), BOUNDS, SIZES)
+    found = [node for node in graph.nodes if node.op == "npu.recurrence"]
+    assert len(found) == (2 if direction == "bidirectional" else 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "extra", "more"),
+    [("GRU", "", ""), ("LSTM", ", clip = 1.0", ""), ("LSTM", "", ", lengths")],
+)
+def test_recurrences_that_need_a_fixed_length_say_so(op: str, extra: str, more: str) -> None:
+    with pytest.raises(npusim.Error, match=f"{op} over a number of steps that calls choose"):
+        npusim.from_onnx(recurrent(op, "forward", extra, more), dynamic_shapes=BOUNDS)
+
+
 def test_several_inputs_share_dimensions_and_sums_of_them() -> None:
     proto = model("float[n, s] x, float[n, p] past, float[n, t] z", "y = Concat<axis = 1>(x, past)")
     proto.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "s + p"

@@ -12,6 +12,7 @@ from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.kinds import is_floating
 from npusim.frontends.onnx.registry import Call, translation
 from npusim.frontends.onnx.shapes import pad_dim
+from npusim.ir.symbolic import is_symbolic, maximum
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ def windows(
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         before, after = [], []
         for size, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
-            total = max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
+            total = maximum((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
             small, large = total // 2, total - total // 2
             before.append(small if mode == "SAME_UPPER" else large)
             after.append(large if mode == "SAME_UPPER" else small)
@@ -66,7 +67,13 @@ def windows(
 def padded(x: Tensor, before: Sequence[int], after: Sequence[int], fill: float = 0.0) -> Tensor:
     """Returns x with its last dimensions padded."""
     amounts = [n for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
-    return x.op("constant_pad_nd.default", amounts, fill) if any(amounts) else x
+    return x.op("constant_pad_nd.default", amounts, fill) if differ(amounts) else x
+
+
+def differ(amounts: Sequence[int], others: Sequence[int] = ()) -> bool:
+    """Tells whether sizes are, or may be, other than these, or than 0."""
+    rest = [a - b for a, b in zip(amounts, others or [0] * len(amounts), strict=True)]
+    return any(is_symbolic(amount) or amount != 0 for amount in rest)
 
 
 def convolved(
@@ -81,7 +88,7 @@ def convolved(
     rank = x.rank - 2
     if not 1 <= rank <= 3:
         raise ExportError(f"convolutions have one to three spatial dimensions, not {rank}.")
-    if before != after:
+    if differ(before, after) or is_symbolic(before):
         x = padded(x, before, after)
         before = [0] * rank
     return x.op(f"conv{rank}d.default", w, b, strides, before, dilations, groups)

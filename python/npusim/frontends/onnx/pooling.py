@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from npusim.errors import SymbolicSizeError
 from npusim.frontends.onnx.builder import Tensor
-from npusim.frontends.onnx.matmul import padded, windows
+from npusim.frontends.onnx.matmul import differ, padded, windows
 from npusim.frontends.onnx.registry import Call, translation
+from npusim.ir.symbolic import is_symbolic, maximum, minimum
 
 Setting = tuple[list[int], list[int], list[int], list[int]]
 
@@ -23,9 +26,9 @@ def _setting(call: Call, x: Tensor, kernel: Sequence[int]) -> tuple[Setting, lis
             size = x.shape[2 + i] + before[i] + after[i]
             reach = dilations[i] * (k - 1) + 1
             count = -(-(size - reach) // strides[i]) + 1
-            if (count - 1) * strides[i] >= x.shape[2 + i] + before[i]:
-                count -= 1  # a window that would begin in the padding behind
-            beyond[i] = max((count - 1) * strides[i] + reach - size, 0)
+            # Without one that would begin in the padding behind.
+            count = minimum(count, (x.shape[2 + i] + before[i] - 1) // strides[i] + 1)
+            beyond[i] = maximum((count - 1) * strides[i] + reach - size, 0)
     return (strides, dilations, before, after), beyond
 
 
@@ -42,6 +45,28 @@ def unfolded(x: Tensor, kernel: Sequence[int], setting: Setting, fill: float) ->
     return x
 
 
+def _is_symmetric(before: Sequence[int], after: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Tells whether padding is what PyTorch's poolings take: equal at both ends, half a window."""
+    if is_symbolic(before) or differ(before, after):
+        return False
+    return all(2 * p <= k for p, k in zip(before, kernel, strict=True))
+
+
+def _pooled(name: str, x: Tensor, kernel: Sequence[int], *settings: Any) -> Tensor:
+    """Returns a pooling of PyTorch's; of a line whose length calls choose, as one of an image."""
+    rank = len(kernel)
+    if rank != 1 or not is_symbolic(x.shape):
+        return x.op(f"{name}{rank}d.default", kernel, *settings)
+    neutral = [1, 1, 0, 1]  # a window, a stride, padding and dilation over one row
+    lines = [
+        [first, *given] if isinstance(given, (list, tuple)) else given
+        for first, given in zip([*neutral, *settings[3:]], [kernel, *settings], strict=False)
+    ]
+    image = x.view((*x.shape[:2], 1, x.shape[2]))
+    y = image.op(f"{name}2d.default", *lines)
+    return y.view((*y.shape[:2], y.shape[3]))
+
+
 @translation("MaxPool")
 def max_pool(call: Call, x: Tensor) -> list[Tensor | None]:
     """Returns the largest elements of windows, and where they lie when the call wants that."""
@@ -49,10 +74,11 @@ def max_pool(call: Call, x: Tensor) -> list[Tensor | None]:
     (strides, dilations, before, after), beyond = _setting(call, x, kernel)
     rank = len(kernel)
     after = [a + b for a, b in zip(after, beyond, strict=True)]
-    plain = before == after and all(2 * p <= k for p, k in zip(before, kernel, strict=True))
-    if call.outputs == 1 and plain and x.dtype in ("float32", "float16", "bfloat16") and rank <= 3:
-        y = x.op(f"max_pool{rank}d.default", kernel, strides, before, dilations)
-        return [y]
+    if call.outputs == 1 and x.dtype in ("float32", "float16", "bfloat16") and rank <= 3:
+        if not _is_symmetric(before, after, kernel):
+            x = padded(x, before, after, float("-inf"))
+            before = [0] * rank
+        return [_pooled("max_pool", x, kernel, strides, before, dilations)]
     least = float("-inf") if x.dtype.startswith(("f", "b")) else float(np.iinfo(x.dtype).min)
     setting = (strides, dilations, before, after)
     seen = unfolded(x, kernel, setting, least)
@@ -102,15 +128,12 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     p = call.int("p", 2)
     if call.op == "LpPool":
         x = x.op("abs.default").op("pow.Tensor_Scalar", p)
-    elif (
-        before == after
-        and not any(beyond)
-        and set(dilations) == {1}
-        and rank <= 3
-        and all(2 * b <= k for b, k in zip(before, kernel, strict=True))
-    ):
+    elif set(dilations) == {1} and rank <= 3:
         whole = bool(call.int("count_include_pad"))
-        return x.op(f"avg_pool{rank}d.default", kernel, strides, before, False, whole)
+        if _is_symmetric(before, after, kernel) and not differ(beyond):
+            return _pooled("avg_pool", x, kernel, strides, before, False, whole)
+        if is_symbolic(x.shape[2:]):
+            raise SymbolicSizeError("averages of windows padded differently at both ends")
     end = [a + b for a, b in zip(after, beyond, strict=True)]
     seen = unfolded(x, kernel, (strides, dilations, before, end), 0.0)
     dims = list(range(2 + rank, 2 + 2 * rank))

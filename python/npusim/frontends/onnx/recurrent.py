@@ -1,18 +1,29 @@
-"""RNN, GRU and LSTM, unrolled over their steps; one product over all steps for the inputs."""
+"""RNN, GRU and LSTM: one product over all steps for the inputs, and steps one behind the other.
+
+Of a number of steps that calls choose, all of them are one node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from onnx import TensorProto
 
 from npusim.errors import ExportError
 from npusim.frontends.onnx.builder import Tensor
 from npusim.frontends.onnx.registry import Call, Results, translation
+from npusim.ir.graph import Attr
+from npusim.ir.symbolic import is_symbolic
+from npusim.ops.recurrence import RECURRENCE
+from npusim.ops.recurrent_step import ACTIVATIONS
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {
     "RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"],
+}  # fmt: skip
+# The cell of a recurrence, and where the gates lie that it names: ONNX has iofc and zrh.
+_CELLS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "RNN": ("plain", (0,)), "GRU": ("gru", (1, 0, 2)), "LSTM": ("lstm", (0, 2, 3, 1)),
 }  # fmt: skip
 Activation = Callable[[Tensor], Tensor]
 
@@ -47,12 +58,29 @@ class _Layer:
     """One direction of a recurrent operator."""
 
     def __init__(
-        self, call: Call, kind: str, activations: list[Activation], operand: Activation
+        self,
+        call: Call,
+        kind: str,
+        activations: list[tuple[str, Activation]],
+        operand: Activation,
     ) -> None:
-        self.call, self.kind, self.activations, self.operand = call, kind, activations, operand
+        self.call, self.kind, self.operand = call, kind, operand
+        self.names = [name for name, _ in activations[: len(_DEFAULTS[kind])]]
+        self.activations = [function for _, function in activations]
         self.linear_before_reset = bool(call.int("linear_before_reset"))
         self.clip = call.attrs.get("clip")
         self.coupled = bool(call.int("input_forget"))
+
+    def whole_activation(self) -> str | None:
+        """Returns the activation of a layer whose steps one node computes; None of others."""
+        if self.clip is not None or self.coupled:
+            return None
+        if self.kind == "GRU" and not self.linear_before_reset:
+            return None
+        names = tuple(name.lower() for name in self.names)
+        if self.kind == "RNN":
+            return names[0] if names[0] in ACTIVATIONS else None
+        return "tanh" if list(names) == [n.lower() for n in _DEFAULTS[self.kind]] else None
 
     def _clipped(self, x: Tensor) -> Tensor:
         if self.clip is None:
@@ -162,7 +190,37 @@ def recurrent(
     return [y, h, c]
 
 
-def _activations(call: Call, kind: str, way: int) -> list[Activation]:
+def _whole(
+    layer: _Layer,
+    sums: Tensor,
+    weights: tuple[Tensor, Tensor | None],
+    states: tuple[Tensor, Tensor | None],
+    extra: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns what `_run` does, of a number of steps that calls choose, as one node.
+
+    Raises:
+        ExportError: the layer is none that `npu.recurrence` computes.
+    """
+    act = layer.whole_activation()
+    if act is None or extra is not None:
+        raise ExportError(
+            f"{layer.kind} over a number of steps that calls choose takes the activations of its "
+            "definition, and neither clip, peepholes, input_forget nor sequence_lens; a GRU has "
+            "linear_before_reset.",
+            hint="Give that dimension a fixed size (shapes=).",
+        )
+    (r, rb), (h, c) = weights, states
+    cell, gates = _CELLS[layer.kind]
+    attrs: dict[str, Attr] = {"cell": cell, "gates": gates, "act": act, "reverse": reverse}
+    y, *cells = sums.graph.add(RECURRENCE, (sums, r, rb, h, c), attrs)
+    last = y.op("select.int", 0, 0 if reverse else y.shape[0] - 1)
+    return y, last, cells[0] if cells else None
+
+
+def _activations(call: Call, kind: str, way: int) -> list[tuple[str, Activation]]:
+    """Returns the functions of one direction's activations, with their names."""
     default = _DEFAULTS[kind]
     given = call.attrs.get("activations")
     names = [n.decode() if isinstance(n, bytes) else n for n in given] if given else default * 2
@@ -176,7 +234,7 @@ def _activations(call: Call, kind: str, way: int) -> list[Activation]:
         count = takes.get(name.lower(), 1 if name.lower() == "thresholdedrelu" else 0)
         alpha = float(alphas.pop(0)) if count and alphas else None
         beta = float(betas.pop(0)) if count > 1 and betas else None
-        made.append(_activation(name, alpha, beta))
+        made.append((name, _activation(name, alpha, beta)))
     return made[way * len(default) :]
 
 
@@ -200,6 +258,8 @@ def _run(
     if layer.kind == "LSTM" and c is None:
         c = graph.full((batch, size), 0.0, x.dtype)
     gates = layer.operand(x).op("linear.default", w, wb)
+    if is_symbolic(steps):
+        return _whole(layer, gates, (r, rb), (h, c), lengths or peepholes, reverse)
     count = None if lengths is None else lengths.to("int64", TensorProto.INT64).view((batch, 1))
     outputs: dict[int, Tensor] = {}
     for step in reversed(range(steps)) if reverse else range(steps):

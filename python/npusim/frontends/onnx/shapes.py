@@ -241,17 +241,40 @@ def pad_dim(
     x: Tensor, dim: int, before: int, after: int, mode: str = "constant", fill: float = 0.0
 ) -> Tensor:
     """Returns x with elements added (or taken away) at the ends of a dimension."""
-    if before == after == 0:
+    if not is_symbolic((before, after)) and before == after == 0:
         return x
     if mode == "constant":
         behind = [0, 0] * (x.rank - 1 - dim)
         amount = int(fill) if x.dtype.startswith(("int", "uint")) else fill
         return x.op("constant_pad_nd.default", [*behind, before, after], amount)
     count = x.shape[dim]
+    if is_symbolic(count):
+        return _continued(x, dim, before, after, mode)
     cut = slice(max(-before, 0), count - max(-after, 0))
     modes = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
     places = np.pad(np.arange(count)[cut], (max(before, 0), max(after, 0)), modes[mode])  # type: ignore[call-overload]
     return x.op("index_select.default", dim, x.graph.known(places.astype(np.int64)))
+
+
+def _continued(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
+    """Returns what `pad_dim` does of a number of elements that calls choose."""
+    x = x.slice(dim, maximum(-before, 0), x.shape[dim] - maximum(-after, 0))
+    before, after = maximum(before, 0), maximum(after, 0)
+    count, graph = x.shape[dim], x.graph
+    place = graph.line(before + count + after) - graph.full((1,), before, "int64")
+    last = graph.full((1,), count - 1, "int64")
+    if mode == "reflect":
+        if max(upper(before), upper(after)) >= lower(count):
+            raise SymbolicSizeError(
+                f"a reflection of {maximum(before, after)} elements needs more than that, and "
+                f"there may be {lower(count)}"
+            )
+        place = last - (last - place.op("abs.default")).op("abs.default")
+    elif mode == "edge":
+        place = place.op("clamp.default", 0).op("minimum.default", last)
+    else:
+        place = place.op("remainder.Tensor", graph.full((1,), count, "int64"))
+    return x.op("index_select.default", dim, place)
 
 
 @translation("CenterCropPad")

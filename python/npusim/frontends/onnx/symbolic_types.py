@@ -27,7 +27,7 @@ from npusim.ir.symbolic import Symbol, bounds, computed, dim_of, is_symbolic, ma
 from npusim.ir.types import TensorType
 from npusim.ops import schema
 from npusim.ops.check_types import inferred
-from npusim.ops.reference import execute
+from npusim.ops.reference import execute, infer_types
 
 _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -73,6 +73,8 @@ class SymbolicTypes:
         told = _told(op, inputs, attrs)
         if told is not None:
             return (told,)
+        if op.startswith("npu."):  # no operator of PyTorch's: what it gives is said of any sizes
+            return infer_types(op, inputs, attrs)
         *others, last = _EXAMPLES
         for part in others:
             try:
