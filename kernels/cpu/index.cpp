@@ -27,7 +27,7 @@ void gather_elements(const IndexSpace& space, int64_t begin, int64_t end, const 
   const T* x = static_cast<const T*>(call.operands[0]);
   T* y = static_cast<T*>(call.operands[2]);
   const IndexSpace::Dimension& inner = space.dims[space.rank - 1];
-  const int64_t size = space.k_size[0], step = space.k_stride[0];
+  const int64_t size = space.k_size[0], least = space.k_least[0], step = space.k_stride[0];
   const int64_t ys = inner.strides[IndexSpace::kDense], xs = inner.strides[IndexSpace::kIndexed];
   const int64_t is = inner.strides[IndexSpace::kFirstIndex];
   IndexCursor cursor;
@@ -39,7 +39,7 @@ void gather_elements(const IndexSpace& space, int64_t begin, int64_t end, const 
     T* to = y + cursor.offset[IndexSpace::kDense];
     for (int64_t i = 0; i < count; ++i) {
       const int64_t given = at[i * is], value = given < 0 ? given + size : given;
-      if (static_cast<uint64_t>(value) >= static_cast<uint64_t>(size)) {
+      if (given < least || given >= size) {
         return call.failure->report("index out of range", given, size);
       }
       to[i * ys] = from[i * xs + value * step];

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cpu/check.h"
 
@@ -27,6 +28,7 @@ struct IndexSpace {
   int64_t run = 1;
   int64_t run_dense = 0, run_indexed = 0;
   int64_t k_size[abi::kIndexTensors];
+  int64_t k_least[abi::kIndexTensors];  // the least index there is: 0, or -k_size
   int64_t k_stride[abi::kIndexTensors];
 
   int64_t items() const {
@@ -54,7 +56,8 @@ IndexSpace index_space(const Params& p, const int64_t* shape, const int64_t* den
   IndexSpace space;
   space.n = p.n;
   for (int k = 0; k < p.n; ++k) {
-    space.k_size[k] = p.k_size[k];
+    space.k_size[k] = std::abs(p.k_size[k]);
+    space.k_least[k] = std::min<int64_t>(0, -p.k_size[k]);
     space.k_stride[k] = p.k_stride[k];
   }
   const int operands = IndexSpace::kFirstIndex + p.n;
@@ -128,12 +131,11 @@ bool resolve(const IndexSpace& space, const IndexCursor& cursor, const Index* co
     const int operand = IndexSpace::kFirstIndex + k;
     const int64_t step = steps ? i * steps[operand] : 0;
     const int64_t given = static_cast<int64_t>(idx[k][cursor.offset[operand] + step]);
-    const int64_t value = given < 0 ? given + space.k_size[k] : given;
-    if (value < 0 || value >= space.k_size[k]) {
+    if (given < space.k_least[k] || given >= space.k_size[k]) {
       failure->report("index out of range", given, space.k_size[k]);
       return false;
     }
-    sum += value * space.k_stride[k];
+    sum += (given < 0 ? given + space.k_size[k] : given) * space.k_stride[k];
   }
   *offset = sum;
   return true;
@@ -196,10 +198,17 @@ const char* check_indices(const KernelCheck& c, const Params& p) {
   return nullptr;
 }
 
+// How many places an index chooses among, of a `k_size`; the least int64 stays negative.
+inline int64_t extent(int64_t k_size) {
+  return k_size < -INT64_MAX ? k_size : std::abs(k_size);
+}
+
 // What the operand can be asked for whose address the indices complete.
 template <typename Params>
 Region indexed_region(const Params& p, const int64_t* strides) {
-  return Region().dims(p.shape, strides, p.rank).dims(p.k_size, p.k_stride, p.n);
+  int64_t sizes[abi::kIndexTensors] = {};
+  for (int k = 0; k < p.n; ++k) sizes[k] = extent(p.k_size[k]);
+  return Region().dims(p.shape, strides, p.rank).dims(sizes, p.k_stride, p.n);
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

@@ -35,7 +35,8 @@ Split split_of(const Params& p) {
   for (int d = 0; d < p.rank; ++d) {
     if (p.y_strides[d] != 0) digits.dim(p.shape[d], p.y_strides[d]);
   }
-  if (!digits.dims(p.k_size, p.k_stride, p.n).distinct()) return {-1, 0};
+  for (int k = 0; k < p.n; ++k) digits.dim(extent(p.k_size[k]), p.k_stride[k]);
+  if (!digits.distinct()) return {-1, 0};
   for (int d = 0; d < p.rank; ++d) {
     if (p.shape[d] < 2 || p.y_strides[d] == 0) continue;
     const int64_t others = elements(p) / p.shape[d];

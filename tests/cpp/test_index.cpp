@@ -273,6 +273,26 @@ void test_out_of_range(const TestedIsa& isa, std::mt19937& random) {
   }
 }
 
+// A negated size: an index below zero is out of range as well.
+void test_unwrapped(const TestedIsa& isa, std::mt19937& random) {
+  for (const int64_t given : {0, 9, 10, -1, -10}) {
+    const Case c = embedding();
+    const bool right = given >= 0 && given < 10;
+    std::vector<Operand> operands = index_operands(c, 5, random);
+    for (int i = 0; i < 5; ++i) std::memcpy(operands[1].bytes.data() + i * 8, &given, 8);
+    abi::IndexParams taken = index_params(c, 4);
+    taken.k_size[0] = -taken.k_size[0];
+    expect((run_accepted(isa["index"], taken, operands) == 0) == right, "index",
+           "index " + std::to_string(given) + " of 10, not wrapping");
+    operands = scatter_operands(c, 5, random);
+    for (int i = 0; i < 5; ++i) std::memcpy(operands[1].bytes.data() + i * 8, &given, 8);
+    abi::ScatterParams put = scatter_params(c, 1, 5);
+    put.k_size[0] = -put.k_size[0];
+    expect((run_accepted(isa["scatter"], put, operands) == 0) == right, "scatter",
+           "index " + std::to_string(given) + " of 10, not wrapping");
+  }
+}
+
 // A table without rows: no index is in range, and nothing may be read.
 void test_empty_table(const TestedIsa& isa, std::mt19937& random) {
   Case c = embedding();
@@ -308,7 +328,8 @@ void test_refusals(const TestedIsa& isa, std::mt19937& random) {
   refused([](auto& p) { p.n = -1; }, "a negative number of index tensors");
   refused([](auto& p) { p.rank = 9; }, "too many dimensions");
   refused([](auto& p) { p.k_size[0] = 11; }, "a table larger than its operand");
-  refused([](auto& p) { p.k_size[0] = -1; }, "a table of negative size");
+  refused([](auto& p) { p.k_size[0] = -11; }, "a table larger than its operand, not wrapping");
+  refused([](auto& p) { p.k_size[0] = INT64_MIN; }, "a table of negative size");
   refused([](auto& p) { p.shape[0] = 6; }, "more positions than indices");
   refused([](auto& p) { p.idx_dtype = 0; }, "float indices");
   refused([](auto& p) { p.element_size = 3; }, "an element of 3 bytes");
@@ -327,6 +348,7 @@ void test_isa(const TestedIsa& isa) {
     test_scatter(isa, c, random);
   }
   test_out_of_range(isa, random);
+  test_unwrapped(isa, random);
   test_empty_table(isa, random);
   test_nan_wins(isa, random);
   test_refusals(isa, random);

@@ -12,6 +12,7 @@ from random import Random
 from npusim.ir.graph import Attr, Graph
 from npusim.ir.opdef import REGISTRY, find
 from tests.properties.drafts import Draft, kind_of
+from tests.properties.model_ways import MODEL_WAYS
 
 DTYPES = ("float32",) * 6 + ("bfloat16", "float16", "float64", "int64", "int32", "int64", "bool")
 _EXTENTS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
@@ -450,4 +451,5 @@ WAYS: tuple[Way, ...] = (
     *(_logical, _where, _clamp, _cast, _view, _one_dim, _one_dim, _one_dim, _permute, _expand),
     *(_join, _triangle, _reduction, _reduction, _along, _product, _product, _window, _gather),
     *(_window, _norm, _attention, _rare, _reduced_into),
+    *MODEL_WAYS,
 )

@@ -96,9 +96,7 @@ def test_items_are_the_turns_of_a_chat() -> None:
 def test_an_answer_of_a_given_form(random: Running) -> None:
     pytest.importorskip("llguidance")
     form = {"type": "json_schema", "name": "it", "schema": TOOL["parameters"], "strict": True}
-    answer = respond(
-        random, text={"format": form}, max_output_tokens=300, extra_body={"seed": 1}
-    )
+    answer = respond(random, text={"format": form}, max_output_tokens=300, extra_body={"seed": 1})
     assert json.loads(answer.output_text)["a"] in (1, 2) and answer.text.format.name == "it"
 
 

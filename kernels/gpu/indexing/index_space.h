@@ -30,10 +30,12 @@ inline bool resolve(NPUSIM_THREAD Cursor& at, Arguments operands) {
   for (int k = 0; k < kIndices; ++k) {
     NPUSIM_GLOBAL const Index* tensor = static_cast<NPUSIM_GLOBAL const Index*>(operands[1 + k]);
     const int64_t given = static_cast<int64_t>(tensor[at.indices[k]]);
-    const int64_t value = given < 0 ? given + params.k_size[k] : given;
-    if (value < 0 || value >= params.k_size[k]) {
+    const bool wraps = params.k_size[k] > 0;
+    const int64_t size = wraps ? params.k_size[k] : -params.k_size[k];
+    const int64_t value = wraps && given < 0 ? given + size : given;
+    if (value < 0 || value >= size) {
       report(static_cast<NPUSIM_GLOBAL Failure*>(operands[NPUSIM_ARGUMENTS - 1]), kOutOfRange,
-             given, params.k_size[k]);
+             given, size);
       return false;
     }
     at.indexed += value * params.k_stride[k];

@@ -129,7 +129,7 @@ def _scatter(p: Params, _: int | None) -> Cost:
     size = CODE_SIZES[p["dtype"]]
     source = distinct(p["shape"], p["src_strides"]) * size
     # Items that meet move an element of y once.
-    places = distinct(p["shape"], p["y_strides"]) * prod(p["k_size"][: p["n"]])
+    places = distinct(p["shape"], p["y_strides"]) * abs(prod(p["k_size"][: p["n"]]))
     return [source, *indices, min(count, places) * size], count if p["mode"] else 0
 
 

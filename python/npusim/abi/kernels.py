@@ -580,8 +580,9 @@ KERNELS: dict[str, KernelDef] = {
             "x_dtype:i32 y_dtype:i32",
         ),
         # y[o] = x[Σ_d o_d·x_strides_d + Σ_k wrap(idx_k[Σ_d o_d·idx_strides_k_d])·k_stride_k]:
-        # embedding, index, index_select, gather. A negative index counts from the end of
-        # k_size; one out of range is an error of the run. Index dtype int64, int32 or uint8.
+        # embedding, index, index_select, gather. An index is below |k_size|; a negative one
+        # counts from the end where k_size is positive. One out of range is an error of the run.
+        # Index dtype int64, int32 or uint8.
         _def(
             "index",
             "x, idx0 … idx{n-1}, y",

@@ -52,6 +52,11 @@ def dims_mask(dims: list[int]) -> int:
     return sum(1 << d for d in dims)
 
 
+def extents(p: Params) -> list[int]:
+    """Returns how many places each index tensor chooses among: `k_size` without its sign."""
+    return [abs(size) for size in p["k_size"][: p["n"]]]
+
+
 def apart_dims(p: Params) -> list[int]:
     """Returns the dimensions whose positions keep items apart whatever the indices are.
 
@@ -60,7 +65,7 @@ def apart_dims(p: Params) -> list[int]:
     """
     dims = [d for d in range(p["rank"]) if p["y_strides"][d] != 0 and p["shape"][d] > 1]
     digits = [(p["shape"][d], p["y_strides"][d]) for d in dims]
-    digits += list(zip(p["k_size"][: p["n"]], p["k_stride"][: p["n"]], strict=True))
+    digits += list(zip(extents(p), p["k_stride"][: p["n"]], strict=True))
     return dims if _distinct(digits) else []
 
 

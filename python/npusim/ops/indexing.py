@@ -28,6 +28,8 @@ class Walk:
         base: the indexed tensor's strides over it (0 along indexed dimensions).
         indices: index tensors, broadcast to the iteration space.
         sizes, steps: extent and stride of the dimension each index tensor chooses in.
+        wraps: whether negative indices count from the end, as in `x[i]`; elsewhere PyTorch refuses
+            them, and so does the run.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +37,7 @@ class Walk:
     indices: tuple[View, ...]
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
+    wraps: bool = False
 
 
 def _fields(low: Lowering, walk: Walk, other: View, name: str) -> dict[str, object]:
@@ -48,7 +51,7 @@ def _fields(low: Lowering, walk: Walk, other: View, name: str) -> dict[str, obje
         "shape": shape + ones,
         f"{name}_strides": other.strides,
         "idx_strides": [s for row in rows for s in row],
-        "k_size": walk.sizes,
+        "k_size": walk.sizes if walk.wraps else tuple(-size for size in walk.sizes),
         "k_stride": walk.steps,
         **codes(idx_dtype=walk.indices[0].dtype if walk.indices else "int64"),
     }
@@ -119,7 +122,7 @@ def _advanced_walk(low: Lowering, x: View, chosen: Sequence[View | None]) -> Wal
         strides = ((0,) * len(before), wide.strides, (0,) * len(after))
         spread.append(replace(wide, shape=shape, strides=tuple(s for t in strides for s in t)))
     sizes, steps = tuple(x.shape[d] for d in dims), tuple(x.strides[d] for d in dims)
-    return Walk(shape, base, tuple(spread), sizes, steps)
+    return Walk(shape, base, tuple(spread), sizes, steps, wraps=True)
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -137,7 +140,7 @@ def _dim(node: Node, rank: int) -> int:
 def _embedding(node: Node, low: Lowering) -> None:
     table, ids = low.inputs(node)
     assert table is not None and ids is not None
-    walk = _advanced_walk(low, table, [ids, None])
+    walk = replace(_advanced_walk(low, table, [ids, None]), wraps=False)
     _emit_index(low, table, walk, low.result(node.output, strided=True))
 
 
@@ -311,7 +314,7 @@ def _index_fill(node: Node, low: Lowering) -> None:
     x, index = low.inputs(node)[:2]
     assert x is not None and index is not None
     y = _start(node, low, x)
-    walk = _select_walk(low, y, _dim(node, y.rank), index)
+    walk = replace(_select_walk(low, y, _dim(node, y.rank), index), wraps=True)
     src = _uniform(low, node.attrs["value"], y.dtype).expand(walk.shape)
     _emit_scatter(low, y, walk, src, 0)
 

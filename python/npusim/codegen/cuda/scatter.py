@@ -10,7 +10,7 @@ from math import gcd, prod
 
 from npusim.abi.kernels import RANK, Params
 from npusim.codegen.cuda.matmul_rules import GPU, PROCESSORS
-from npusim.codegen.indexed import apart_dims, dims_mask, reporting, scatter_walk
+from npusim.codegen.indexed import apart_dims, dims_mask, extents, reporting, scatter_walk
 from npusim.codegen.launch_config import MAX_GRID, Launch, LaunchConfig, Rule, blocks
 from npusim.ir.types import DTYPES
 
@@ -86,7 +86,7 @@ def _sort(p: Params) -> _Sort | None:
         d for d in apart_dims(p) if not any(p["idx_strides"][k * RANK + d] for k in range(n))
     ]
     digits = [(shape[d], p["y_strides"][d]) for d in range(p["rank"]) if d not in columns]
-    digits += list(zip(p["k_size"][:n], p["k_stride"][:n], strict=True))
+    digits += list(zip(extents(p), p["k_stride"][:n], strict=True))
     digits = [(size, stride) for size, stride in digits if size > 1 and stride != 0]
     if any(stride < 0 for _, stride in digits):
         return None
