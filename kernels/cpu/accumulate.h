@@ -3,6 +3,8 @@
 // added in double.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/math.h"
 
 namespace npusim::cpu::NPUSIM_ISA {
@@ -110,6 +112,22 @@ inline V extreme(V a, V b) {
   }
 }
 
+// Every lane of the result is the extreme of all lanes of v: of pairs S apart first.
+template <int kSign, int S, typename V, int... I>
+inline V extreme_lanes(V v, std::integer_sequence<int, I...> lanes) {
+#if defined(__clang__)
+  const V other = __builtin_shufflevector(v, v, (I ^ S)...);
+#else
+  const V other = __builtin_shuffle(v, decltype(v == v){(I ^ S)...});
+#endif
+  v = extreme<kSign>(v, other);
+  if constexpr (S == 1) {
+    return v;
+  } else {
+    return extreme_lanes<kSign, S / 2>(v, lanes);
+  }
+}
+
 // The extreme of x[0 … n), n > 0.
 template <int kSign, typename C>
 inline C extreme_of(const C* x, int64_t n) {
@@ -129,9 +147,7 @@ inline C extreme_of(const C* x, int64_t n) {
   if (i + size <= n) first = extreme<kSign>(first, load_pack(x + i));
   // The last pack may overlap what was seen: an extreme does not mind.
   first = extreme<kSign>(extreme<kSign>(first, second), load_pack(x + n - size));
-  C best = first[0];
-  for (int lane = 1; lane < size; ++lane) best = extreme<kSign>(best, static_cast<C>(first[lane]));
-  return best;
+  return extreme_lanes<kSign, size / 2>(first, std::make_integer_sequence<int, size>{})[0];
 }
 
 }  // namespace npusim::cpu::NPUSIM_ISA

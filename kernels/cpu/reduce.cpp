@@ -1,7 +1,8 @@
 // Reductions between any strides. An output dimension with a smaller stride than the innermost
 // reduced one (channels-last pooling, sums over rows) is walked side by side: rows of elements
-// enter rows of running values. Elsewhere each output takes the runs of its own elements. Elements
-// convert to y's dtype first, as PyTorch's `dtype` argument has it; positions and truth to x's.
+// enter rows of running values; so are runs that fill no vector (distances of points). Elsewhere
+// each output takes the runs of its own elements. Elements convert to y's dtype first, as PyTorch's
+// `dtype` argument has it; positions and truth to x's.
 #include <algorithm>
 #include <cmath>
 
@@ -33,7 +34,7 @@ enum Op : int32_t {
   kOps
 };
 
-constexpr int64_t kWidth = 256;   // outputs walked side by side
+constexpr int64_t kWidth = 256;   // outputs of a strip at most
 constexpr int64_t kPiece = 1024;  // elements of a run converted at a time
 constexpr int64_t kTaskElements = 32768;
 
@@ -91,7 +92,8 @@ struct Plan {
   Dim kept_inner, reduced_inner;
   int64_t elements;  // of one output
   bool side_by_side;
-  int64_t items = 0;  // outputs, or strips of up to kWidth of them
+  int64_t width;      // outputs of a strip
+  int64_t items = 0;  // strips
   int64_t per_task = 1;
 };
 
@@ -101,6 +103,19 @@ int64_t magnitude(int64_t x) {
 
 bool is_position(int32_t op) {
   return op == kArgmax || op == kArgmin;
+}
+
+// Truth and positions are of x as it is; numbers are added up in y's class.
+int32_t class_of(const Params& p) {
+  const bool as_is = is_position(p.op) || p.op == kAny || p.op == kAll;
+  return compute_class(as_is ? p.x_dtype : p.y_dtype);
+}
+
+// Whether an output's elements are one run that fills no vector: walked either way they enter the
+// same sum one after another. Not for exponentials, whose vectors and numbers round differently.
+bool is_short(const Params& p, const Plan& plan) {
+  const int64_t lanes = class_of(p) == kClassF ? kLanes : kLanes / 2;
+  return plan.elements == plan.reduced_inner.size && plan.elements < lanes && p.op != kLogSumExp;
 }
 
 Plan make_plan(const Params& p) {
@@ -119,11 +134,14 @@ Plan make_plan(const Params& p) {
   plan.kept.bring_near(magnitude(plan.reduced_inner.x), kSideBySide);
   plan.kept_inner = plan.kept.pop();
   const Dim &out = plan.kept_inner, &in = plan.reduced_inner;
-  plan.side_by_side = out.size >= kSideBySide && magnitude(out.x) < magnitude(in.x);
-  const int64_t width = plan.side_by_side ? kWidth : 1;
-  const int64_t strips = (out.size - 1) / width + 1;
+  plan.side_by_side =
+      out.size >= kSideBySide && (magnitude(out.x) < magnitude(in.x) || is_short(p, plan));
+  // One by one, as many as make a task together: what a strip costs beside its elements is shared.
+  const int64_t together = kTaskElements / (plan.elements + 1);
+  plan.width = plan.side_by_side ? kWidth : std::clamp<int64_t>(together, 1, kWidth);
+  const int64_t strips = (out.size - 1) / plan.width + 1;
   plan.items = plan.kept.count / out.size * strips;
-  const int64_t most = out.size < width ? out.size : width;
+  const int64_t most = out.size < plan.width ? out.size : plan.width;
   const int64_t work = plan.elements < kTaskElements ? plan.elements * most + 1 : kTaskElements;
   plan.per_task = work < kTaskElements ? kTaskElements / work : 1;
   return plan;
@@ -172,7 +190,7 @@ class Walker {
       if (plan_.side_by_side) {
         rows(x, strip.n, states, parameters, r * in.size);
       } else {
-        runs(x, states, parameters, r * in.size);
+        runs(x, strip.n, states, parameters, r * in.size);
       }
     }
   }
@@ -192,14 +210,22 @@ class Walker {
     }
   }
 
-  void runs(const std::byte* x, State* states, const C* parameters, int64_t position) const {
-    C room[kPiece];
+  void runs(const std::byte* x, int64_t n, State* states, const C* parameters,
+            int64_t position) const {
     const Dim& in = plan_.reduced_inner;
-    const int64_t most = in.x == 1 && is_native<C>(p_.x_dtype) ? in.size : kPiece;
-    for (int64_t i = 0; i < in.size; i += most) {
-      const int64_t n = in.size - i < most ? in.size - i : most;
-      const C* run = numbers(x + i * in.x * size_, in.x, n, room);
-      F::run(*states, run, n, *parameters, position + i);
+    const int64_t next = plan_.kept_inner.x * size_;
+    if (in.x == 1 && is_native<C>(p_.x_dtype)) {
+      for (int64_t o = 0; o < n; ++o, x += next)
+        F::run(states[o], reinterpret_cast<const C*>(x), in.size, parameters[o], position);
+      return;
+    }
+    C room[kPiece];
+    for (int64_t o = 0; o < n; ++o, x += next) {
+      for (int64_t i = 0; i < in.size; i += kPiece) {
+        const int64_t piece = in.size - i < kPiece ? in.size - i : kPiece;
+        const C* run = numbers(x + i * in.x * size_, in.x, piece, room);
+        F::run(states[o], run, piece, parameters[o], position + i);
+      }
     }
   }
 
@@ -318,18 +344,12 @@ class Reducer {
   void* y_;
 };
 
-// Truth and positions are of x as it is; numbers are added up in y's class.
-int32_t class_of(const Params& p) {
-  const bool as_is = is_position(p.op) || p.op == kAny || p.op == kAll;
-  return compute_class(as_is ? p.x_dtype : p.y_dtype);
-}
-
 void run(const KernelCall& call) {
   const Params& p = *static_cast<const Params*>(call.params);
   const Plan plan = make_plan(p);
   const auto* x = static_cast<const std::byte*>(call.operands[0]);
   const Dim& out = plan.kept_inner;
-  const int64_t width = plan.side_by_side ? kWidth : 1, size = element_size(p.x_dtype);
+  const int64_t width = plan.width, size = element_size(p.x_dtype);
   const int64_t strips = (out.size - 1) / width + 1;
   const int64_t end = call.end * plan.per_task, last = end < plan.items ? end : plan.items;
   with_class(class_of(p), [&](auto type) {

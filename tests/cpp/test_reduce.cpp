@@ -1,7 +1,7 @@
 // reduce against loops over every element, on every instruction set of this machine: all
 // reductions, dtypes, kept and reduced dimensions in any place, strides of every kind; NaN,
-// infinities, ties, nothing to reduce; the accuracy of long sums; the refusals; and mutated
-// parameters.
+// infinities, ties, nothing to reduce; rows among others as alone; the accuracy of long sums; the
+// refusals; and mutated parameters.
 #include <limits>
 
 #include "tests/cpp/mutation.h"
@@ -242,6 +242,42 @@ void test_special_values(const TestedIsa& isa, std::mt19937& random) {
   }
 }
 
+// A row's result is the same bits however many rows there are, short ones walked side by side or
+// not.
+void test_rows_among_others(const TestedIsa& isa, std::mt19937& random) {
+  constexpr int64_t kRows = 300;  // more than a strip
+  const float specials[] = {std::nanf(""), INFINITY, -INFINITY, 0.0F, -0.0F};
+  for (const int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 33, 100}) {
+    for (int op = 0; op < kOps; ++op) {
+      Case all = row(op, kRows * n, random);
+      for (int64_t i = 0; i < kRows * n; i += 1 + static_cast<int64_t>(random() % 20))
+        put(all, static_cast<size_t>(i), specials[random() % 5]);
+      all.p.reduced[0] = n;
+      all.p.rank = all.y.rank = 1;
+      all.p.shape[0] = all.y.shape[0] = kRows;
+      all.p.x_strides[0] = n;
+      all.p.y_strides[0] = all.y.strides[0] = 1;
+      all.operands[1] = operand_of(all.y, all.p.y_dtype, random);
+      run_kernel(isa["reduce"], all.p, all.operands, random);
+      const auto size = static_cast<size_t>(all.p.y_dtype == 4 ? 8 : 4);
+      for (int64_t r = 0; r < kRows; r += 1 + static_cast<int64_t>(random() % 9)) {
+        Case one = row(op, n, random);
+        const std::byte* x = all.operands[0].bytes.data() + 4 * r * n;
+        std::copy_n(x, 4 * n, one.operands[0].bytes.data());
+        run_kernel(isa["reduce"], one.p, one.operands, random);
+        const std::byte* y = all.operands[1].bytes.data() + static_cast<size_t>(r) * size;
+        const double a = values_of(one.operands[1], one.p.y_dtype)[0];
+        const bool same = std::memcmp(one.operands[1].bytes.data(), y, size) == 0;
+        const bool nan =
+            std::isnan(a) &&
+            std::isnan(values_of(all.operands[1], one.p.y_dtype)[static_cast<size_t>(r)]);
+        expect(same || nan, "reduce " + std::to_string(op),
+               "a row of " + std::to_string(n) + " differs among others: " + std::to_string(a));
+      }
+    }
+  }
+}
+
 // A million addends of one magnitude: errors of single precision would add up to 1e-4 and more.
 void test_accuracy(const TestedIsa& isa, std::mt19937& random) {
   for (const int op : {kSum, kMean, kVar}) {
@@ -297,6 +333,7 @@ int main() {
     std::mt19937 random(3);
     test_random(isa, random);
     test_special_values(isa, random);
+    test_rows_among_others(isa, random);
     test_accuracy(isa, random);
     test_refusals(isa, random);
     test_mutations(isa, random);
