@@ -215,8 +215,41 @@ inline Vec each_lane(Vec a, Vec b, F f) {
   for (int i = 0; i < kLanes; ++i) a[i] = f(a[i], b[i]);
   return a;
 }
+// In doubles a quotient below 2^28 is cut off where it should be: one that is not whole is further
+// from the next whole number than rounding moves it. What is left of a then is exact. Others, and
+// what is no number, lane by lane.
 inline Vec fmod(Vec a, Vec b) {
-  return each_lane(a, b, [](float x, float y) { return __builtin_fmodf(x, y); });
+  using Half = VectorOf<float, kDoubles>;
+  using Whole = VectorOf<int32_t, kDoubles>::type;
+  const IVec near = (abs(a / b) < 0x1p27f) & (abs(b) < kInfinity);
+  if (any(~near)) {
+    return each_lane(a, b, [](float x, float y) { return __builtin_fmodf(x, y); });
+  }
+  float left[kLanes], divisors[kLanes];
+  store(left, a);
+  store(divisors, b);
+  for (int i = 0; i < kLanes; i += kDoubles) {
+    auto* half = reinterpret_cast<Half::unaligned*>(left + i);
+    const auto* divisor = reinterpret_cast<const Half::unaligned*>(divisors + i);
+    const DVec x = __builtin_convertvector(static_cast<typename Half::type>(*half), DVec);
+    const DVec y = __builtin_convertvector(static_cast<typename Half::type>(*divisor), DVec);
+    const DVec whole = __builtin_convertvector(__builtin_convertvector(x / y, Whole), DVec);
+    *half = __builtin_convertvector(x - whole * y, typename Half::type);
+  }
+  return copysign(load(left), a);
+}
+// As of single numbers in scalar_ops.h.
+inline Vec remainder_of(Vec mod, Vec b) {
+  return (mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f)) ? mod + b : mod;
+}
+inline Vec floor_divide(Vec a, Vec b, Vec mod) {
+  const Vec exact = a / b;
+  Vec quotient = (a - mod) / b;
+  quotient = (mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f)) ? quotient - 1.0f : quotient;
+  const Vec whole = floor(quotient);
+  const Vec nearest = quotient - whole > 0.5f ? whole + 1.0f : whole;
+  const Vec found = quotient == 0.0f ? copysign(Vec{}, exact) : nearest;
+  return b == 0.0f ? exact : found;
 }
 
 // Powers with the exponents that have a cheaper form, chosen as PyTorch does.
@@ -250,14 +283,9 @@ inline void TileMachine::binary_float(const Instruction& ins, float* out, int64_
     case kDivTrunc:
       return map(a, b, out, n, [](Vec x, Vec y) { return trunc(x / y); });
     case kDivFloor:
-      return map(a, b, out, n, [](Vec x, Vec y) {
-        return each_lane(
-            x, y, [](float u, float v) { return floor_divide(u, v, __builtin_fmodf(u, v)); });
-      });
+      return map(a, b, out, n, [](Vec x, Vec y) { return floor_divide(x, y, fmod(x, y)); });
     case kRemainder:
-      return map(a, b, out, n, [](Vec x, Vec y) {
-        return each_lane(fmod(x, y), y, [](float mod, float v) { return remainder_of(mod, v); });
-      });
+      return map(a, b, out, n, [](Vec x, Vec y) { return remainder_of(fmod(x, y), y); });
     case kFmod:
       return map(a, b, out, n, [](Vec x, Vec y) { return fmod(x, y); });
     case kPow:

@@ -1,7 +1,7 @@
 // pointwise on every instruction set of this machine: every opcode of every class against the C
-// library; random programs of exact operations over random shapes, strides and dtypes against an
-// interpreter that takes one element at a time; in-place runs; chains to bytes; division by zero,
-// which is reported; the refusals; and mutated parameters.
+// library, remainders of floats bit for bit; random programs of exact operations over random
+// shapes, strides and dtypes against an interpreter that takes one element at a time; in-place
+// runs; chains to bytes; division by zero, which is reported; the refusals; and mutated parameters.
 // The scalar semantics of classes "d" and "i", and the storage conversions, are the reference of
 // the plumbing around them: compiled here once more, under a name of their own.
 #define NPUSIM_ISA reference
@@ -152,6 +152,55 @@ void check_opcode(const KernelEntry& kernel, Opcode op, int32_t compute, int con
                                  std::to_string(u) + ", " + std::to_string(v) +
                                  ") = " + std::to_string(y[static_cast<size_t>(e)]) + ", not " +
                                  std::to_string(want));
+  }
+}
+
+float by_remainder(Opcode op, float a, float b) {
+  const float mod = std::fmod(a, b);
+  if (op == Opcode::kRemainder) return reference::remainder_of(mod, b);
+  return op == Opcode::kFmod ? mod : reference::floor_divide(a, b, mod);
+}
+
+// Any two floats, and quotients beside whole numbers, small and beyond what doubles cut off
+// rightly.
+void test_remainders(const TestedIsa& isa, std::mt19937& random) {
+  constexpr int64_t kNumbers = 16384 + 5;
+  const auto any_float = [&] {
+    const auto bits = static_cast<uint32_t>(random());
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  };
+  for (const Opcode op : {Opcode::kFmod, Opcode::kRemainder, Opcode::kDivFloor}) {
+    Builder b(line(kNumbers), 2);
+    for (int i = 0; i < 2; ++i) b.input(i, line(kNumbers), 0, kF, random);
+    std::vector<float> x(kNumbers), y(kNumbers);
+    for (size_t i = 0; i < x.size(); ++i) {
+      y[i] = any_float();
+      const auto few = static_cast<float>(static_cast<int32_t>(random()) >> (random() % 31));
+      x[i] = i % 3 == 0 ? any_float() : few * y[i];
+      if (i % 3 == 2) x[i] = std::nextafter(x[i], random() % 2 ? INFINITY : -INFINITY);
+      // Alike in whole vectors, as one number that is out of reach takes all of them the slow way.
+      if (i / 64 % 2 == 0 && !(std::abs(x[i] / y[i]) < 0x1p27F && std::abs(y[i]) < INFINITY)) {
+        y[i] = 0.7F;
+        x[i] = static_cast<float>(random() % 1000) * 0.35F;
+      }
+    }
+    std::memcpy(b.operands[0].bytes.data(), x.data(), 4 * x.size());
+    std::memcpy(b.operands[1].bytes.data(), y.data(), 4 * y.size());
+    b.output(line(kNumbers), 0, 5, kF, random);
+    b.add(op, 5, {0, 1, 2}, kF);
+    run_kernel(isa["pointwise"], b.p, b.operands, random);
+    for (size_t i = 0; i < x.size(); ++i) {
+      float got;
+      std::memcpy(&got, b.operands[2].bytes.data() + 4 * i, 4);
+      const float want = by_remainder(op, x[i], y[i]);
+      const bool same = std::memcmp(&got, &want, 4) == 0 || (std::isnan(got) && std::isnan(want));
+      if (same) continue;
+      fail("pointwise opcode", std::to_string(int(op)) + "(" + std::to_string(x[i]) + ", " +
+                                   std::to_string(y[i]) + ") = " + std::to_string(got) + ", not " +
+                                   std::to_string(want));
+    }
   }
 }
 
@@ -623,6 +672,7 @@ int main() {
   for (const TestedIsa& isa : isas({"pointwise"})) {
     std::mt19937 random(2);
     test_opcodes(isa, random);
+    test_remainders(isa, random);
     test_conversions(isa, random);
     test_integers(isa, random);
     test_division_by_zero(isa, random);
