@@ -51,15 +51,21 @@ def _distances() -> Calls:
 def _bags() -> Calls:
     flat = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9])
     calls: Calls = []
+    hidden = _random(10, 3)
+    hidden[2] = torch.nan  # the row of the padding index
     for mode in ("sum", "mean", "max"):
         calls.append((lambda i, w, o, m=mode: F.embedding_bag(i, w, o, mode=m),
                       (flat, _random(10, 3), torch.tensor([0, 4, 4, 6]))))  # fmt: skip
         calls.append((lambda i, w, m=mode: F.embedding_bag(i, w, mode=m, padding_idx=2),
-                      (flat.reshape(2, 4), _random(10, 3))))  # fmt: skip
+                      (flat.reshape(2, 4), hidden)))  # fmt: skip
+        calls.append((lambda i, w, m=mode: F.embedding_bag(i, w, mode=m),
+                      (flat.reshape(8, 1), _random(10, 3))))  # fmt: skip
     options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
     weighted = (flat, _random(10, 3), torch.tensor([0, 4, 8]), _random(8))
     calls.append((lambda i, w, o, s: F.embedding_bag(i, w, o, per_sample_weights=s, **options),
                   weighted))  # fmt: skip
+    rows = (flat.reshape(2, 4), _random(10, 3), _random(2, 4))
+    calls.append((lambda i, w, s: F.embedding_bag(i, w, per_sample_weights=s, mode="sum"), rows))
     return calls
 
 
@@ -240,3 +246,15 @@ def test_composites(calls: Callable[[], Calls]) -> None:
 
 def _leaves(result: Any) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else [r for r in result if r is not None]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_one_length_take_no_matrix_of_bags(mode: str) -> None:
+    bags = nn.EmbeddingBag(20, 5, mode=mode).eval()
+    batch = {0: torch.export.Dim("batch", max=9)}
+    graph = npusim.extract_ir(bags, (torch.arange(12).view(4, 3),), dynamic_shapes=(batch,))
+    assert not [node.op for node in graph.nodes if "mm" in node.op or "matmul" in node.op]
+    session = npusim.load(npusim.compile(graph), bags)
+    for size in (1, 9):
+        index = torch.randint(0, 20, (size, 3))
+        torch.testing.assert_close(session(index)[0], bags(index))

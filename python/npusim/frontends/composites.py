@@ -186,9 +186,12 @@ def _embedding_bag(
 ) -> Any:
     """Sums (mode 0), means (1) or maxima (2) of the rows in each bag.
 
-    Which index lies in which bag depends on the offsets' values, and so is a mask [bags, indices].
-    The results after the first are what PyTorch's gradient reads.
+    Which index lies in which bag depends on the offsets' values, and so is a mask [bags, indices];
+    but for indices [bags, length], whose rows are the bags. The results after the first are what
+    PyTorch's gradient reads.
     """
+    if indices.dim() == 2:
+        return _bags_of_one_length(weight, indices, mode, per_sample_weights, padding_idx)
     bags = offsets.shape[0] - int(include_last_offset)
     count = indices.shape[0]
     place = torch.arange(count, device=weight.device)
@@ -207,6 +210,33 @@ def _embedding_bag(
         if per_sample_weights is not None:
             share = share * per_sample_weights.to(rows.dtype)
         result = torch.matmul(share, rows)
+        if mode == 1:
+            result = result / sizes.clamp_min(1).to(rows.dtype).unsqueeze(1)
+    return result.to(weight.dtype), bag_of, sizes, top
+
+
+def _bags_of_one_length(
+    weight: Tensor, indices: Tensor, mode: int, per_sample_weights: Tensor | None, padding_idx: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    bags, length = indices.shape
+    rows = widened(weight.index_select(0, indices.reshape(-1))).reshape(bags, length, -1)
+    counted = torch.ones_like(indices, dtype=torch.bool)
+    if padding_idx >= 0:
+        counted = indices != padding_idx
+    sizes = counted.to(indices.dtype).sum(1)
+    bag_of = torch.arange(bags, device=weight.device).unsqueeze(1).expand(bags, length).reshape(-1)
+    top = sizes
+    if mode == 2:
+        values, place = torch.where(counted.unsqueeze(2), rows, float("-inf")).max(1)
+        full = (sizes > 0).unsqueeze(1)
+        result = torch.where(full, values, 0)
+        top = torch.where(full, indices.gather(1, place), 0)
+    else:
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.to(rows.dtype).reshape(bags, length, 1)
+        if padding_idx >= 0:
+            rows = torch.where(counted.unsqueeze(2), rows, 0)
+        result = rows.sum(1)
         if mode == 1:
             result = result / sizes.clamp_min(1).to(rows.dtype).unsqueeze(1)
     return result.to(weight.dtype), bag_of, sizes, top

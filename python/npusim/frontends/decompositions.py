@@ -205,6 +205,32 @@ def _is_for_a_check(node: torch.fx.Node) -> bool:
     return number or node.target in ASSERTIONS
 
 
+def shape_bags(graph: torch.fx.Graph) -> None:
+    """Gives the indices of bags that are all as long, which 2-D indices are, a row for each bag.
+
+    PyTorch flattens them and writes the offsets as a range, which says so; what computes a bag
+    then needs no offsets.
+    """
+    for node in list(graph.nodes):
+        if node.target is not aten.embedding_bag.padding_idx:
+            continue
+        indices, offsets = node.args[1:3]
+        if offsets.target is not aten.arange.start_step:
+            continue
+        start, end, length = (*offsets.args, 1)[:3]
+        count = end.meta["val"] if isinstance(end, torch.fx.Node) else end
+        if start != 0 or not isinstance(length, int) or str(count) != str(_numel(indices)):
+            continue
+        with graph.inserting_before(node):
+            rows = graph.call_function(aten.reshape.default, (indices, [-1, length]))
+        rows.meta["val"] = indices.meta["val"].reshape(-1, length)
+        node.update_arg(1, rows)
+
+
+def _numel(node: torch.fx.Node) -> int | torch.SymInt:
+    return node.meta["val"].numel()
+
+
 def write_through_masks(graph: torch.fx.Graph) -> None:
     """Has `x[torch.where(mask)] = y` write through the mask, as `x[mask] = y` does.
 

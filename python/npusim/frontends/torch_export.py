@@ -190,6 +190,7 @@ def _export(
             write_as_choices(program.graph_module)
             policy.keep_replaced_buffers(program.graph)
             policy.keep_instance_norm(program.graph)
+            policy.shape_bags(program.graph)
             progress("decomposing", 1, 3)
             with decisions(program) as decided, quick_tables():
                 program = decomposed(program, policy.decompositions())
