@@ -168,7 +168,7 @@ class Choice {
   double vector_cycles(Extents tile) const;
   double copied(int64_t bytes, int64_t count, int64_t row) const;
   double least(const Extents& trips, const std::vector<TiledTraffic>& traffic) const;
-  int64_t walked(const Tiling& tiling, const Assessed& assessed) const;
+  int64_t walked(const Tiling& tiling, const Assessed& assessed, int64_t most) const;
 
   const TiledMachine& described_;
   const Machine& machine_;
@@ -200,16 +200,16 @@ std::optional<Tiling> Choice::best() {
     return a.assessed.least_cycles < b.assessed.least_cycles;
   };
   std::stable_sort(tried.begin() + 1, tried.end(), shorter);
-  const auto key = [&](const Tried& one) {
-    return std::tuple{walked(one.tiling, one.assessed), one.assessed.moved_bytes,
+  const auto key = [&](const Tried& one, int64_t most) {
+    return std::tuple{walked(one.tiling, one.assessed, most), one.assessed.moved_bytes,
                       one.assessed.tiles};
   };
   const Tried* best = &tried.front();
-  auto least = key(*best);
+  auto least = key(*best, std::numeric_limits<int64_t>::max());
   for (size_t i = 1; i < tried.size(); ++i) {
     const double bound = tried[i].assessed.least_cycles * static_cast<double>(kTicks);
     if (bound >= static_cast<double>(std::get<0>(least))) break;
-    const auto found = key(tried[i]);
+    const auto found = key(tried[i], std::get<0>(least));
     if (!(found < least)) continue;
     best = &tried[i];
     least = found;
@@ -378,8 +378,8 @@ double Choice::least(const Extents& trips, const std::vector<TiledTraffic>& traf
   return std::max(all, unhidden) * (1 - 1e-9) - 1;
 }
 
-// Ticks of a walk; more than any where there is none.
-int64_t Choice::walked(const Tiling& tiling, const Assessed& assessed) const {
+// Ticks of a walk, or some above `most` where it takes more; more than any where there is none.
+int64_t Choice::walked(const Tiling& tiling, const Assessed& assessed, int64_t most) const {
   Work work{.on_array = work_.on_array,
             .sizes = work_.sizes,
             .tile = tiling.tile,
@@ -399,7 +399,7 @@ int64_t Choice::walked(const Tiling& tiling, const Assessed& assessed) const {
                              traffic.row_bytes});
   }
   try {
-    return walk(machine_, work, 0).ticks;
+    return walk(machine_, work, 0, true, most).ticks;
   } catch (const Error&) {
     return std::numeric_limits<int64_t>::max();
   }

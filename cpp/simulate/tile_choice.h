@@ -9,7 +9,7 @@
 //
 // What is tried depends on sizes of memories and on no rate, and no walk is longer for a rate that
 // is higher (walk.h): so neither is the shortest one. Walks are spared where a bound says that they
-// are not shorter than one that was walked.
+// are not shorter than one that was walked, and given up where they have become longer.
 #pragma once
 
 #include <array>

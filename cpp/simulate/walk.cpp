@@ -54,7 +54,7 @@ struct Core {
 class Walk {
  public:
   Walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut);
-  Result run();
+  Result run(int64_t most);
 
  private:
   // ---- steps
@@ -114,8 +114,9 @@ Walk::Walk(const Machine& machine, const Work& work, size_t timeline, bool short
   for (const Level& level : tiles_.levels()) levels_.emplace_back(tiles_, level);
 }
 
-Result Walk::run() {
-  for (; slot_ < slots_; ++slot_) {
+Result Walk::run(int64_t most) {
+  // No copy or tile ends the whole before one that has ended.
+  for (; slot_ < slots_ && last_ <= most - skipped_time_; ++slot_) {
     enter_slot();
     const auto each = [&](int64_t index, void (Walk::*action)(size_t, int64_t)) {
       for (size_t c = 0; c < cores_.size(); ++c) {
@@ -429,8 +430,9 @@ void check_rates(const Memory& memory) {
   }
 }
 
-Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut) {
-  Result result = Walk(machine, work, timeline, shortcut).run();
+Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut,
+            int64_t most) {
+  Result result = Walk(machine, work, timeline, shortcut).run(most);
   if (!std::isinf(machine.overlap_p)) add_unhidden(machine, result);
   return result;
 }

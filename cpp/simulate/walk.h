@@ -23,6 +23,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cpp/simulate/dataflow.h"
@@ -123,7 +124,10 @@ void check_rates(const Memory& memory);
 
 // `timeline`: intervals that are wanted of a command, at most; neighbours are told as one.
 // `shortcut`: false walks every tile, to the same result.
+// `most`: ticks behind which the walk is given up: it then tells some number of ticks above that,
+// and nothing else that means anything.
 // Throws Error(kInput) for numbers that mean nothing, or more than 2^24 tiles.
-Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut = true);
+Result walk(const Machine& machine, const Work& work, size_t timeline, bool shortcut = true,
+            int64_t most = std::numeric_limits<int64_t>::max());
 
 }  // namespace npusim::simulate

@@ -139,7 +139,7 @@ def test_estimates_are_those_of_the_plain_search(
     assert (found["moved_bytes"], found["tiles"]) == (moved, tiles)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(machines(), works(), st.sampled_from([0.0, 1.0, 32.0]), st.floats(1, 20))
 def test_the_choice_is_never_slower_on_a_faster_machine(
     npu: Npu, work: Work, whole_kib: float, faster: float
