@@ -42,7 +42,7 @@ EXCLUDED: dict[str, str] = {
     ),
     **_all(
         _SPECIAL,
-        "igamma igammac polygamma.polygamma_n_2 "
+        "igamma igammac polygamma.polygamma_n_1 polygamma.polygamma_n_2 "
         "polygamma.polygamma_n_3 polygamma.polygamma_n_4 nextafter frexp "
         "special.zeta special.ndtri special.airy_ai "
         "special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 "

@@ -46,7 +46,7 @@ def is_recurrence(target: TargetConfig, cell: str, dtype: str, units: int) -> bo
     Device code holds the weight on the chip, the CPU's kernel reads it once a step.
     """
     known = target.has("recurrence") and cell in GATES and dtype in DTYPES and units > 0
-    return known and (not target.code_format or units <= _held_units(target, dtype))
+    return known and (not target.arch or units <= _held_units(target, dtype))
 
 
 def joins_steps(target: TargetConfig, cell: str, dtype: str, units: int) -> bool:
@@ -54,7 +54,7 @@ def joins_steps(target: TargetConfig, cell: str, dtype: str, units: int) -> bool
 
     On the CPU they stay products, which several threads share.
     """
-    return bool(target.code_format) and is_recurrence(target, cell, dtype, units)
+    return bool(target.arch) and is_recurrence(target, cell, dtype, units)
 
 
 def _held_units(target: TargetConfig, dtype: str) -> int:
