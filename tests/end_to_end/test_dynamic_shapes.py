@@ -24,7 +24,8 @@ def test_all_sizes_agree(name: str, tmp_path: Path) -> None:
     case = MODELS[name]
     model, graph = extracted(case)
     graph.save(tmp_path / "graph.json")
-    assert npusim.IR.load(tmp_path / "graph.json") == graph
+    npusim.IR.load(tmp_path / "graph.json").save(tmp_path / "again.json")  # NaN equals nothing
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "graph.json").read_bytes()
     path = tmp_path / "program.npubin"
     npusim.compile(graph).save(path)
     assert npusim.CompiledProgram.load(path).to_bytes() == path.read_bytes()

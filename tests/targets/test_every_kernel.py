@@ -112,6 +112,7 @@ INSTEAD: dict[tuple[str, str], set[str]] = {
     ("cpu", "linear"): {"gemm", "pack_b"},
     ("cpu", "winograd_weights"): {"conv", "pack_b"},
     ("cpu", "conv_winograd"): {"conv", "pack_b"},
+    ("cpu", "recurrence"): {"linear"},
     ("cuda", "linear"): {"matmul"},
     ("cuda", "attention_step"): {"attention", "rope"},
     ("cuda", "paged_rope_append"): {"paged_append", "rope"},
