@@ -240,12 +240,12 @@ inline Vec fmod(Vec a, Vec b) {
 }
 // As of single numbers in scalar_ops.h.
 inline Vec remainder_of(Vec mod, Vec b) {
-  return (mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f)) ? mod + b : mod;
+  return ((mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f))) ? mod + b : mod;
 }
 inline Vec floor_divide(Vec a, Vec b, Vec mod) {
   const Vec exact = a / b;
   Vec quotient = (a - mod) / b;
-  quotient = (mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f)) ? quotient - 1.0f : quotient;
+  quotient = ((mod != 0.0f) & ((b < 0.0f) != (mod < 0.0f))) ? quotient - 1.0f : quotient;
   const Vec whole = floor(quotient);
   const Vec nearest = quotient - whole > 0.5f ? whole + 1.0f : whole;
   const Vec found = quotient == 0.0f ? copysign(Vec{}, exact) : nearest;
