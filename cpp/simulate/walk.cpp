@@ -115,7 +115,7 @@ Walk::Walk(const Machine& machine, const Work& work, size_t timeline, bool short
 }
 
 Result Walk::run(int64_t most) {
-  // No copy or tile ends the whole before one that has ended.
+  // The whole ends no sooner than any copy or tile that has ended.
   for (; slot_ < slots_ && last_ <= most - skipped_time_; ++slot_) {
     enter_slot();
     const auto each = [&](int64_t index, void (Walk::*action)(size_t, int64_t)) {

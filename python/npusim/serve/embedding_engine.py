@@ -27,6 +27,7 @@ from npusim.language_model.model import check_tokens, fitting_tokenizer, tokeniz
 from npusim.runtime import load
 from npusim.runtime.native import native_program
 from npusim.runtime.weights import Progress, WeightSource
+from npusim.serve.engine import retry_after
 from npusim.serve.requests import BusyError, TooLongError
 
 if TYPE_CHECKING:
@@ -227,7 +228,9 @@ class EmbeddingEngine:
             if len(self._asked) >= self.most_open:
                 raise BusyError(
                     f"{len(self._asked)} requests are being served or wait, as many as may.",
-                    retry_after=max(1, min(60, round(self._seconds * len(self._asked)))),
+                    retry_after=retry_after(
+                        self._seconds, len(self._asked), 1
+                    ),  # one call at a time
                     hint="Try again later.",
                 )
             self._asked[id(asked)] = asked
